@@ -150,12 +150,15 @@ def check_core(p: DesignPoint, function: str) -> None:
 
 
 def _smaller(p: DesignPoint) -> str:
-    """For messages: which tile would fit, one size changed at a time."""
+    """For messages: which tile would fit, one size changed at a time, or whether this one does with
+    sums that are narrowed where they lie."""
     found = []
     for axis, (name, unit) in enumerate(zip("mkn", p.granularity, strict=True)):
         largest = _largest(p, axis, unit)
         if largest:
             found.append(f"{name} <= {largest}")
+    if p.c_buffers and p.sum_dtype != p.c_dtype and fits_core(replace(p, c_buffers=0)):
+        found.append("c_buffers=0")
     return ", or ".join(found) or "a smaller tile: no m, k or n alone makes it fit"
 
 

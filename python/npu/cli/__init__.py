@@ -123,6 +123,10 @@ def _run(words: list[str], output: _Output) -> int:
         if unknown:
             _report(f"unrecognized arguments: {' '.join(unknown)} (see `{arguments.prog} --help`)")
             return 2
+        if getattr(arguments, "kernels", None) == "both":
+            from npu.cli import profiles
+
+            return profiles.run(arguments)
         code: int = arguments.run(arguments)
         return code
     except SystemExit as stop:  # argparse: --help or a wrong command line

@@ -61,9 +61,9 @@ def add_profile_arguments(parser: argparse._ActionsContainer) -> None:
         "(default: that of the generation)",
     )  # fmt: skip
     parser.add_argument(
-        "--kernels", choices=PROFILES,
+        "--kernels", choices=(*PROFILES, "both"),
         help="cycles of matrix products: as published kernels have them, or as `npu kernel` "
-        "schedules them (default: the latter for pipelined designs)",
+        "schedules them (default: the latter for pipelined designs); both: one after the other",
     )  # fmt: skip
 
 

@@ -42,15 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_kernel(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("npu1", "npu2"), default="npu1", help="default: npu1")
     parser.add_argument("--kernel", default="matmul_bf16", metavar="NAME",
-        help="matmul_bf16 (npu1, default), matmul_bf16_square, matmul_i8, matmul_i16; npu2: "
-        "matmul_bfp16, matmul_bfp16_tiles, matmul_bf16_converting, prefill_multiply; a wrong name "
-        "lists all",
+        help="npu1: matmul_bf16 (default), matmul_bf16_square; npu2: "
+        "matmul_bfp16, matmul_bfp16_tiles, matmul_bf16_converting, prefill_multiply; both: "
+        "matmul_i8, matmul_i16, dequant_q4nx, gemv_q4nx, rms_norm, ...; a wrong name lists all",
     )  # fmt: skip
     parser.add_argument("--out", metavar="DTYPE", help="of C, for kernels that have several")
     parser.add_argument("--b-layout", metavar="LAYOUT", help="of B's tiles: row, col (integers)")
     for name, of in (("m1", "rows of A"), ("k1", "columns of A"), ("n1", "columns of B")):
         parser.add_argument(f"--{name}", type=common.positive, metavar="TILES", help=of)
-    parser.add_argument("--blocks", type=common.positive, default=1, metavar="N",
+    parser.add_argument("--blocks", type=common.positive, metavar="N",
         help="of operands, for kernels that are no matrix products: tiles for convert_*, columns "
         "of --k1 tiles for convert_bf16_bfp16_b; default: 1",
     )  # fmt: skip
@@ -72,10 +72,15 @@ def run(arguments: argparse.Namespace) -> int:
 def _scheduled(arguments: argparse.Namespace) -> Schedule | LoopSchedule:
     from npu.vliw import kernels, vector_kernels
 
+    known = {*kernels.KERNELS, *vector_kernels.KERNELS}
+    if (arguments.device, arguments.kernel) not in known:
+        raise ArgumentError(_unknown(arguments, known))
     if arguments.kernel in vector_kernels.NAMES:
+        _refuse(arguments, "m1", "n1", "out", "b_layout")
         return vector_kernels.schedule(
-            arguments.device, arguments.kernel, arguments.blocks, arguments.k1
+            arguments.device, arguments.kernel, arguments.blocks or 1, arguments.k1
         )
+    _refuse(arguments, "blocks")
     shape = (arguments.m1, arguments.k1, arguments.n1)
     if None in shape:
         raise ArgumentError(
@@ -84,6 +89,28 @@ def _scheduled(arguments: argparse.Namespace) -> Schedule | LoopSchedule:
     return kernels.schedule(
         arguments.device, arguments.kernel, *shape, out=arguments.out, b_layout=arguments.b_layout
     )
+
+
+def _unknown(arguments: argparse.Namespace, known: set[tuple[str, str]]) -> str:
+    """Where there is such a kernel, or which there are."""
+    elsewhere = [on for on, name in sorted(known) if name == arguments.kernel]
+    here = ", ".join(sorted(name for on, name in known if on == arguments.device))
+    hint = f"; --device {elsewhere[0]} has it" if elsewhere else ""
+    return (
+        f"[kernel {arguments.action}] no kernel {arguments.kernel} on {arguments.device}{hint}; "
+        f"there is {here}"
+    )
+
+
+def _refuse(arguments: argparse.Namespace, *names: str) -> None:
+    """Options that mean nothing for the kernel."""
+    given = [f"--{n.replace('_', '-')}" for n in names if getattr(arguments, n) is not None]
+    if given:
+        sizes = "--m1, --k1 and --n1" if names == ("blocks",) else "--blocks"
+        raise ArgumentError(
+            f"[kernel {arguments.action}] {arguments.kernel} takes no {', '.join(given)}; its size "
+            f"is {sizes}"
+        )
 
 
 def _schedule(arguments: argparse.Namespace) -> int:
@@ -202,10 +229,17 @@ def _run_program(arguments: argparse.Namespace) -> int:
     core = Core(bytearray(machine.memory_bytes), dict(arguments.pointer))
     run = core.run(assembly.read(text, machine))
     scalars = {name: value for name, value in core.registers.items() if isinstance(value, int)}
-    figures = {"cycles": run.cycles, "stalls": run.stalls, "registers": scalars}
+    figures = {
+        "cycles": run.cycles, "stalls": run.stalls, "registers": scalars,
+        "early_reads": [{"read": read, "before": writer} for read, writer in run.early.items()],
+    }  # fmt: skip
     if arguments.json:
         print(json.dumps(figures | {"simulated": True}, indent=1))
     else:
         held = ", ".join(f"{name} {value}" for name, value in sorted(scalars.items()))
         print(f"{run.cycles} cycles simulated, {run.stalls} bank stalls; registers: {held}")
+        if run.early:
+            print(f"{len(run.early)} reads of a register before a result under way to it lands:")
+        for read, writer in run.early.items():
+            print(f"  {read}, before {writer}")
     return 0

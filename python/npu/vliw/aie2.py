@@ -25,6 +25,7 @@ ITINERARY = Source("[LLVM] AIE2Schedule.td; [SA]", "documented")
 INTEGER = Source("[LLVM] AIE2Schedule.td, II_VMAC, II_VLDA_UPS, II_VST_SRS", "documented")
 ENCODING = Source("[LLVM] AIE2Slots.td, AIE2CompositeFormats.td", "documented")
 REGISTERS = Source("[LLVM] AIE2GenRegisterInfo.td; [AM020] register files; [SA]", "documented")
+SIZES = Source("mlir-aie, AIETargetModel; docs/reference/hardware.md, memories", "documented")
 # aie_api's circular_iterator only works under this rule; hardware was not asked.
 WALK = Source("[API] detail/aie2/array_helpers.hpp, add_2d_ptr; [LLVM] eD", "published")
 
@@ -179,6 +180,7 @@ AIE2 = Machine(
     loop=LoopRules(64, 16, 16, Source("[SA] xdna1_kernel.rst", "published")),
     program_bytes=16384,
     memory_bytes=65536,
+    size_source=SIZES,
 )
 
 # The configuration operand of vmac.f for a 4x8 by 8x4 product of bf16. [SA]

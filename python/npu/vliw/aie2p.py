@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from npu.vliw import lane_operations, scalar, vector_operations
 from npu.vliw.aie2 import FORMATS as AIE2_FORMATS
-from npu.vliw.aie2 import INT8_8X8X8, INT16_4X4X8
+from npu.vliw.aie2 import INT8_8X8X8, INT16_4X4X8, SIZES
 from npu.vliw.machine import (
     Banks,
     Fifo,
@@ -223,7 +223,9 @@ AIE2P = Machine(
     loop=LoopRules(64, 16, 16, Source("[SA], as on AIE2", "published")),
     program_bytes=16384,
     memory_bytes=65536,
+    size_source=SIZES,
     fifos=(Fifo("p0", "lf0", "r24"), Fifo("p1", "lf1", "r25"), Fifo("p2", "sf", "r26")),
+    fifo_source=REGISTERS,
 )
 
 # The configuration operand of vmac.f for an 8x8 by 8x8 product of BFP16. [SA]

@@ -4,8 +4,9 @@ cool-down for every region, and the return."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from npu.errors import DesignError
 from npu.vliw import allocation, loop, modulo
@@ -23,6 +24,7 @@ _FAR = 64  # cycles by which the set-up is before its deadlines, at most
 _MOST_CYCLES = 128  # before the first multiplication
 _LEADS = range(0, 24, 4)  # cycles by which groups come first
 _SETTLED = 10  # cycles after which every result has landed
+_TRIED = 16  # intervals, one after the other, of a block alone
 _LOOP_SET_UP = 12  # cycles between setting the loop's registers and the loop, at least
 
 
@@ -38,6 +40,7 @@ def generate(
     name: str, regions: Sequence[Region], machine: Machine, attempts: int = ATTEMPTS
 ) -> Program:
     """The function that executes all regions, one after the other."""
+    _check_nodes(name, regions, machine)
     arrays = {stream.array for region in regions for stream in region.streams.values()}
     at = dict.fromkeys(sorted(arrays), 0)
     given: dict[str, Tag] = {}
@@ -51,12 +54,28 @@ def generate(
         for atom, node in modulo.lasting(region, machine).items():
             given[atom] = Tag(node, region.blocks - 1, fixed=True)
     program = aligned(_returning(joined(name, parts)))
-    if program.code_bytes > machine.program_bytes:
-        raise DesignError(
-            f"[generate] {name} has {program.code_bytes} bytes of code; program memory has "
-            f"{machine.program_bytes}: give a smaller k1, whose steps are unrolled"
-        )
+    _check_room(f"{name} has {program.code_bytes}", program.code_bytes, machine)
     return program
+
+
+def _check_room(what: str, size: int, machine: Machine) -> None:
+    if size > machine.program_bytes:
+        raise DesignError(
+            f"[generate] {what} bytes of code; program memory has {machine.program_bytes}: give a "
+            "smaller k1, whose steps are unrolled"
+        )
+
+
+def _least_bytes(operations: int, machine: Machine) -> int:
+    densest = min(Fraction(size, len(slots)) for size, slots in machine.formats if slots)
+    return int(operations * densest)
+
+
+def _check_nodes(name: str, regions: Sequence[Region], machine: Machine) -> None:
+    """Before a long search: the bytes of all operations in bundles of the densest kind."""
+    count = sum(len(region.nodes) * min(region.blocks, COPIES) for region in regions)
+    least = _least_bytes(count, machine)
+    _check_room(f"{name} has at least {least}", least, machine)
 
 
 class _Scheduler:
@@ -89,6 +108,7 @@ class _Scheduler:
         passes = (blocks * interval + min(times) - first) // turn
         if passes < 1:
             return self._straight(blocks)
+        self._check_loop(blocks - COPIES * passes)
         kept = min(passes, _KEPT_PASSES)
         blocks -= COPIES * (passes - kept)
         slack = blocks * interval + min(times) - first - kept * turn
@@ -96,6 +116,16 @@ class _Scheduler:
         stride = -(-len(starts) // _STARTS)
         parts = [self._around(start, kept, passes, blocks) for start in starts[::stride]]
         return min(parts, key=lambda part: len(part.cycles))
+
+    def _check_loop(self, outside: int) -> None:
+        """Whether the loop and ``outside`` blocks beside it have room, before a long search."""
+        slots: list[set[str]] = [set() for _ in range(self.steady.interval)]
+        for node, time in self.steady.time.items():
+            slots[time % self.steady.interval].add(self.steady.form[node].slot)
+        size = COPIES * sum(self.machine.bundle_bytes(frozenset(some)) for some in slots)
+        size += _least_bytes(outside * len(self.region.nodes), self.machine)
+        what = f"the loop over {self.region.name} blocks, filled and drained, has at least {size}"
+        _check_room(what, size, self.machine)
 
     def _problem(self, extra: list[Instance], blocks: int) -> Problem:
         instances = [*self.set_up, *extra]
@@ -340,7 +370,7 @@ def _steady(region: Region, machine: Machine) -> tuple[Steady, dict[tuple[str, i
     search = loop if region.lanes else modulo
     least = max(region.interval, search.least_interval(region, machine))
     loads = [node.name for node in region.nodes if node.role == "load"]
-    for interval in range(least, 4 * least + 64):
+    for interval in _intervals(least, region.blocks):
         best, most = None, 0
         for steady in search.schedules(region, machine, interval):
             if region.blocks == 1:
@@ -354,6 +384,14 @@ def _steady(region: Region, machine: Machine) -> tuple[Steady, dict[tuple[str, i
         if best:
             return best
     raise DesignError(f"[generate] {region.name}: no interval below {4 * least + 64} cycles works")
+
+
+def _intervals(least: int, blocks: int) -> Iterator[int]:
+    """All from the least on; of a block alone, whose interval costs nothing, fewer and fewer."""
+    interval, end = least, 4 * least + 64
+    while interval < end:
+        yield interval
+        interval += 1 if blocks > 1 or interval < least + _TRIED else interval // 8
 
 
 def _ends_by(placed: Placement, last: int | None) -> bool:

@@ -153,7 +153,7 @@ class Machine:
     name: str
     generation: str
     slots: tuple[Slot, ...]
-    slot_source: Source
+    slot_source: Source  # and of ``exclusive``
     files: tuple[RegisterFile, ...]
     operations: tuple[Operation, ...]
     formats: tuple[tuple[int, frozenset[str]], ...]
@@ -162,8 +162,10 @@ class Machine:
     loop: LoopRules
     program_bytes: int
     memory_bytes: int
+    size_source: Source  # of both memories
     exclusive: tuple[tuple[str, str], ...] = field(default=())  # slots that share bits of a bundle
     fifos: tuple[Fifo, ...] = ()
+    fifo_source: Source | None = None
 
     @cached_property
     def slot_named(self) -> dict[str, Slot]:

@@ -9,11 +9,13 @@ k before the other two do: four chains of multiply-accumulates, the fewest that 
 from __future__ import annotations
 
 from npu.errors import ShapeError
-from npu.vliw.aie2 import BF16_4X8X4
+from npu.vliw.aie2 import AIE2, BF16_4X8X4
 from npu.vliw.dataflow import Access, Node, Region, Stream
 
 TILE_A = TILE_B = TILE_C = 64  # bytes of 4 x 8 and 8 x 4 bf16, 4 x 4 fp32
 ROWS, COLUMNS = 2, 4  # tiles of C per block
+NARROW = 2  # columns, where the steps of wider blocks have no room in program memory
+_NODE_BYTES, _COPIES = 3.65, 4  # code per node and block; blocks in a loop and beside it, at most
 PAIR, STEPS = 2, 2  # columns and steps of k that follow each other
 CONFIGURATION = "r0"
 
@@ -25,20 +27,30 @@ def regions(m1: int, k1: int, n1: int) -> list[Region]:
             raise ShapeError(
                 f"[matmul_bf16] {name} is {value!r}: give a number of tiles, 1 or more"
             )
+    wide = _split(m1, k1, n1, COLUMNS)
+    code = sum(len(r.nodes) * min(r.blocks, _COPIES) * _NODE_BYTES for r in wide)
+    return wide if code <= AIE2.program_bytes else _split(m1, k1, n1, NARROW)
+
+
+def _split(m1: int, k1: int, n1: int, width: int) -> list[Region]:
+    """The regions of blocks of at most so many columns."""
     rows = [(r, count) for r, count in ((0, m1 - m1 % ROWS), (m1 - m1 % ROWS, m1 % ROWS)) if count]
-    left = n1 % COLUMNS
+    left = n1 % width
     columns = [(c, count) for c, count in ((0, n1 - left), (n1 - left, left)) if count]
     return [
-        _region((row, height), (column, width), (m1, k1, n1))
+        _region((row, height), (column, count), (m1, k1, n1), width)
         for row, height in rows
-        for column, width in columns
+        for column, count in columns
     ]
 
 
-def _region(rows: tuple[int, int], columns: tuple[int, int], shape: tuple[int, int, int]) -> Region:
-    """Tiles rows[0] .. + rows[1] by columns[0] .. + columns[1] of C."""
+def _region(
+    rows: tuple[int, int], columns: tuple[int, int], shape: tuple[int, int, int], most: int
+) -> Region:
+    """Tiles rows[0] .. + rows[1] by columns[0] .. + columns[1] of C; ``most``:
+    columns of a block."""
     _, k1, n1 = shape
-    height, width = min(ROWS, rows[1]), min(COLUMNS, columns[1])
+    height, width = min(ROWS, rows[1]), min(most, columns[1])
     starts = [
         (r, c)
         for r in range(rows[0], sum(rows), height)

@@ -32,7 +32,8 @@ class Steady:
 
 
 def least_interval(region: Region, machine: Machine) -> int:
-    """The bound by resources: multiplications, loads on two ports, stores, banks."""
+    """The bound by resources: multiplications, loads on two ports, stores, banks, and the registers
+    of sums, which are free for another block COPIES intervals later."""
     count: dict[str, int] = {}
     for node in region.nodes:
         forms = [machine.operation[key] for key in node.forms]
@@ -45,7 +46,19 @@ def least_interval(region: Region, machine: Machine) -> int:
     count["loads"] = -(-count.get("loads", 0) // 2)
     pooled = " ".join(sorted({"lda", "ldb"}))
     count[pooled] = -(-count.get(pooled, 0) // 2)
-    return max(count.values())
+    return max(*count.values(), -(-_longest_sum(region, machine) // COPIES))
+
+
+def _longest_sum(region: Region, machine: Machine) -> int:
+    """Cycles from the first reading of a sum to the last, where multiplications add to it."""
+    found: dict[str, int] = {}
+    for node in region.nodes:
+        form = machine.operation[node.forms[0]]
+        if node.role == "multiply" and node.operands[:1] == node.operands[1:2]:
+            result, before = form.operands[:2]
+            name = str(node.operands[0])
+            found[name] = found.get(name, 0) + result.latency - before.stage + 1
+    return max(found.values(), default=0)
 
 
 def schedules(region: Region, machine: Machine, interval: int) -> Iterator[Steady]:

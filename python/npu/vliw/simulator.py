@@ -38,19 +38,23 @@ class Run:
     stalls: int = 0
     issued: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # per operation
     passed: dict[int, int] = field(default_factory=lambda: defaultdict(int))  # per bundle
+    # What read a register before the result of an earlier bundle had landed in it, and from where
+    # that comes; first times only, and only of operations that do not say what they expect.
+    early: dict[str, str] = field(default_factory=dict)
 
     @property
     def cycles(self) -> int:
         return self.bundles + self.stalls
 
 
-@dataclass
+@dataclass(eq=False)
 class _Flight:
     """An operation under way."""
 
     op: Op
     where: str
     blocks: int  # by which tags have advanced
+    began: int  # the cycle
     inputs: dict[int | str, Value] = field(default_factory=dict)  # of operands and of modes
     address: int = 0
     loaded: bytes = b""
@@ -72,6 +76,7 @@ class Core:
         self._pointers: dict[int, list[tuple[str, int]]] = defaultdict(list)
         self._fifos: dict[str, bytes] = defaultdict(bytes)
         self._ports: set[tuple[str, int]] = set()
+        self._under_way: dict[str, list[_Flight]] = defaultdict(list)  # to each part of a register
         self._loop_code: dict[str, int] = {}  # loop register -> end of the bundle that set it
         self._passes = 0
 
@@ -130,7 +135,7 @@ class Core:
         blocks = program.loop_step * self._passes if inside else 0
         for op in map(self._configured, program.bundles[index].ops):
             operation = op.operation
-            flight = _Flight(op, f"bundle {index}, {assembly.op_text(op)}", blocks)
+            flight = _Flight(op, f"bundle {index}, {assembly.op_text(op)}", blocks, now)
             self.result.issued[operation.key] += 1
             self._reserve(flight, now)
             for position, operand in enumerate(operation.operands):
@@ -142,6 +147,8 @@ class Core:
                     self._reads[now + operand.stage - 1].append((flight, position))
                 if operand.latency:
                     self._landings[now + operand.latency].append(flight)
+                    for atom in program.machine.atoms(str(op.operands[position])):
+                        self._under_way[atom].append(flight)
             for mode, stage in operation.modes:
                 self._reads[now + stage - 1].append((flight, mode))
             if operation.action == "return":
@@ -189,6 +196,7 @@ class Core:
             if atom not in self.registers:
                 raise ScheduleError(f"[simulate] {flight.where}: {atom} was never written")
             self._check_tag(flight, atom)
+            self._note_early(flight, atom)
         values = [self.registers[atom] for atom in atoms]
         if isinstance(values[0], int):
             return values[0]
@@ -207,6 +215,14 @@ class Core:
                 f"{expected.node} of block {expected.block}"
             )
 
+    def _note_early(self, flight: _Flight, atom: str) -> None:
+        """That another result is on its way: legal, but not always meant."""
+        if atom in flight.op.expects or not self._under_way[atom]:
+            return
+        writer = self._under_way[atom][0]
+        if writer.began < flight.began:
+            self.result.early.setdefault(f"{flight.where}: {atom}", writer.where)
+
     def _land(self, flight: _Flight, written: set[str]) -> None:
         """Puts a result into its register."""
         register = str(flight.op.operands[0])
@@ -219,6 +235,7 @@ class Core:
                     f"[simulate] {flight.where}: {atom} gets two results in one cycle"
                 )
             written.add(atom)
+            self._under_way[atom].remove(flight)
             end = start + self._program.machine.bytes_of(atom)
             self.registers[atom] = result[start:end] if isinstance(result, bytes) else result
             start = end

@@ -322,6 +322,11 @@ def test_gemm_tiles() -> None:
         gemm.design("npu1", "bfloat16", "float32", tile=(64, 64, 0))
     with raises("needs 86016 bytes of L1; a core has 64512: use m <= 48, or k <= 32, or n <= 48"):
         gemm.configuration("npu2", "bfloat16", "float32", tile=(96, 64, 96))
+    narrowed = {"tile": (192, 32, 128), "k_mt": 352, "a_parts": 6, "accumulate": "bfloat16"}
+    narrowed |= {"kernel": "pipelined", "b_layout": "col"}
+    with raises("needs 88320 bytes of L1; a core has 64512: use m <= 96, or n <= 80, or c_buffers"):
+        gemm.configuration("npu2", "bfp16", "bfp16", **narrowed)
+    gemm.configuration("npu2", "bfp16", "bfp16", **narrowed, c_buffers=0)
 
 
 def test_cross() -> None:

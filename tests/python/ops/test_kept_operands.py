@@ -57,34 +57,37 @@ def stored(rows: int, columns: int, orientation: str, seed: int) -> np.ndarray:
     return x if orientation == "rows" else x.T
 
 
-def product(device: npu.Device, case: tuple, c_dtype: str, keeps: bool) -> np.ndarray:
-    (m, k, n), a_lies, b_lies, _ = case
-    a, b = stored(m, k, a_lies, 1), stored(k, n, b_lies, 2)
-    out = np.full((m, n), np.nan, np.float32 if c_dtype == "float32" else BF16)
-    device.gemm_of(point(c_dtype, keeps)).run(*typed_view(a), *typed_view(b), bytes_of(out), 0)
+def products(device: str, cases: list[tuple], c_dtype: str, keeps: bool) -> list[np.ndarray]:
+    """All cases one after the other on a device of its own, which loads its configuration once."""
+    design = open_device(device, "fast").gemm_of(point(c_dtype, keeps))
+    out = []
+    for (m, k, n), a_lies, b_lies, _ in cases:
+        a, b = stored(m, k, a_lies, 1), stored(k, n, b_lies, 2)
+        out.append(np.full((m, n), np.nan, np.float32 if c_dtype == "float32" else BF16))
+        design.run(*typed_view(a), *typed_view(b), bytes_of(out[-1]), 0)
     return out
+
+
+def check(found: list[np.ndarray], expected: list[np.ndarray], cases: list[tuple]) -> None:
+    for one, other, case in zip(found, expected, cases, strict=True):
+        np.testing.assert_array_equal(one.view(np.uint8), other.view(np.uint8), str(case))
 
 
 @pytest.mark.parametrize("c_dtype", ["float32", "bfloat16"])
 def test_bits_are_those_of_the_design_that_keeps_nothing(c_dtype: str) -> None:
-    """All cases one after the other on one device: a product leaves its memtiles as it found them.
-    That design is compared with float64 in test_square_designs.py."""
-    kept, plain = (open_device("emu:npu1", "fast") for _ in range(2))
-    for case in CASES:
-        expected = product(plain, case, c_dtype, keeps=False)
-        found = product(kept, case, c_dtype, keeps=True)
-        np.testing.assert_array_equal(found.view(np.uint8), expected.view(np.uint8), str(case))
+    """In whatever order products follow each other: one leaves its memtiles as it found them. That
+    design is compared with float64 in test_square_designs.py."""
+    cases = CASES + CASES[::-2]
+    expected = products("emu:npu1", cases, c_dtype, keeps=False)
+    before = npu.stats()
+    check(products("emu:npu1", cases, c_dtype, keeps=True), expected, cases)
+    assert (npu.stats() - before).configuration_loads == 1
 
 
 @pytest.mark.parametrize("residency", ["reload", "reload-second", "intruder"])
 def test_streams_are_right_after_a_reload_and_after_any_other(residency: str) -> None:
-    """Whatever the memtiles' BDs and locks were left as by another product."""
-    plain = open_device("emu:npu1", "fast")
-    kept = open_device(f"emu:npu1+{residency}", "fast")
-    for case in CASES + CASES[::-2]:
-        expected = product(plain, case, "bfloat16", keeps=False)
-        found = product(kept, case, "bfloat16", keeps=True)
-        np.testing.assert_array_equal(found.view(np.uint8), expected.view(np.uint8), str(case))
+    expected = products("emu:npu1", CASES, "bfloat16", keeps=False)
+    check(products(f"emu:npu1+{residency}", CASES, "bfloat16", keeps=True), expected, CASES)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c not in EDGES], ids=str)

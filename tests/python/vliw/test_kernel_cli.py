@@ -80,12 +80,30 @@ def test_run_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert found["registers"]["p1"] == 96
 
 
+def test_early_reads_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "p.s"
+    path.write_text("mov r0, #2\nmov r1, #3\nmul r0, r0, r1\nmov r2, r0\nret lr\n" + "nop\n" * 5)
+    command = ["kernel", "run", "--program", str(path)]
+    assert main(command) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[1].startswith("1 reads of a register before a result under way")
+    assert out[2] == "  bundle 3, mov r2, r0: r0, before bundle 2, mul r0, r0, r1"
+    assert main([*command, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["early_reads"]
+    assert found == {"read": "bundle 3, mov r2, r0: r0", "before": "bundle 2, mul r0, r0, r1"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
         (["schedule", "--m1", "1", "--k1", "1"], 1, "give --m1, --k1, --n1"),
         (["schedule", "--m1", "0", "--k1", "1", "--n1", "1"], 2, "positive"),
-        (["schedule", "--device", "npu2", *SIZE], 1, "there is matmul_bf16 on npu1"),
+        (["schedule", "--device", "npu2", *SIZE], 1, "--device npu1 has it; there is convert_bf16"),
+        (["schedule", "--kernel", "gemv"], 1, "no kernel gemv on npu1; there is dequant_q4nx, "),
+        (["schedule", "--kernel", "rope", "--n1", "2", "--out", "int8"], 1, "no --n1, --out; its"),
+        (["schedule", *SIZE, "--blocks", "2"], 1, "no --blocks; its size is --m1, --k1 and --n1"),
+        (["schedule", "--m1", "8", "--k1", "400", "--n1", "8"], 1, "has at least 25685 bytes"),
+        (["schedule", "--m1", "8", "--k1", "150", "--n1", "8"], 1, "filled and drained"),
         (["run", "--device", "npu2", "--kernel", "matmul_bfp16", *SIZE], 1, "multiple of 4"),
         (["schedule", "--kernel", "gemv", *SIZE], 1, "no kernel gemv"),
         (["schedule", *SIZE, "--plot", "k.txt"], 1, "must end in"),

@@ -21,8 +21,9 @@ both = pytest.mark.parametrize("machine", [AIE2, AIE2P], ids=lambda m: m.name)
 def test_every_entry_has_a_source_and_a_grade(machine: Machine) -> None:
     sources = [o.source for o in machine.operations] + [f.source for f in machine.files]
     sources += [machine.slot_source, machine.format_source]
-    sources += [machine.banks.source, machine.loop.source]
-    assert all(s.text and s.grade in get_args(Grade) for s in sources)
+    sources += [machine.banks.source, machine.loop.source, machine.size_source]
+    sources += [machine.fifo_source] if machine.fifos else []
+    assert all(s and s.text and s.grade in get_args(Grade) for s in sources)
 
 
 @both

@@ -74,6 +74,14 @@ def test_edges(shape: tuple[int, int, int]) -> None:
     check(schedule(*shape))
 
 
+def test_long_k_takes_narrow_blocks() -> None:
+    """Code of 2 x 4 blocks for k1 = 60 would not fit, that of 2 x 2 does; results are the same."""
+    assert [r.name for r in matmul_bf16.regions(4, 48, 8)] == ["2x4"]
+    assert [r.name for r in matmul_bf16.regions(4, 60, 8)] == ["2x2"]
+    check(kernels.schedule("npu1", "matmul_bf16", 4, 60, 4, 2))
+    check(kernels.schedule("npu1", "matmul_bf16", 1, 40, 1, 2))
+
+
 def test_same_code_every_time() -> None:
     regions = matmul_bf16.regions(4, 3, 8)
     one, other = (generate.generate("k", regions, AIE2, 8) for _ in range(2))
@@ -88,7 +96,7 @@ def test_wrong_sizes(values: tuple[int, int, int]) -> None:
 
 def test_limits_of_the_core() -> None:
     with pytest.raises(DesignError, match=r"program memory has 16384: give a smaller k1"):
-        generate.generate("k", matmul_bf16.regions(4, 72, 8), AIE2, 1)
+        generate.generate("k", matmul_bf16.regions(4, 120, 8), AIE2, 1)
     with pytest.raises(DesignError, match="the core's memory has 65536: give fewer tiles"):
         schedule(32, 2, 32 + 4).places()
 

@@ -88,6 +88,17 @@ def test_a_register_that_was_never_written() -> None:
         run("vmac.f bml0, bml0, x0, x1, r0", **ones(), amll0=bytes(32), r0=28)
 
 
+@pytest.mark.parametrize(("wait", "early"), [(6, []), (5, ["wl0"]), (0, ["wl0"])])
+def test_a_register_that_is_read_early(wait: int, early: list[str]) -> None:
+    """An older value is no error, but noted, unless it is read in the writer's own bundle."""
+    text = f"vlda wl0, [p0], #32\n{nops(wait)}vst wl0, [p1], #32"
+    _, result = run(text, p0=64, p1=1024, wl0=OLD)
+    assert [read.split(": ")[1] for read in result.early] == early
+    assert set(result.early.values()) <= {"bundle 0, vlda wl0, [p0], #32"}
+    _, result = run("vlda wl0, [p0], #32; vst wl0, [p1], #32", p0=64, p1=0x4000, wl0=OLD)
+    assert not result.early
+
+
 def test_slots() -> None:
     with pytest.raises(DesignError, match="line 1: slot ldb is used twice"):
         run("vldb wl0, [p0], #32; vldb wl1, [p1], #32")
