@@ -2,6 +2,7 @@
 // and runs, and what an array is compared by.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -60,6 +61,13 @@ inline void add(std::span<const KernelArgument> a) {
   for (uint32_t i = 0; i < static_cast<uint32_t>(a[2].value); ++i) sum[i] = 3 * sum[i] + in[i];
 }
 
+// What a sum begins with.
+inline constexpr kernels::Declaration kPrepares = kernels::resolved(
+    "prepare", {.operands = {kernels::buffer("sum", "words", 4), kernels::multiple("words", 4)}});
+inline void prepare(std::span<const KernelArgument> a) {
+  std::fill_n(reinterpret_cast<uint32_t*>(a[0].data), a[1].value, 5u);
+}
+
 inline void take(std::span<const KernelArgument> a) { std::memcpy(a[1].data, a[0].data, 8); }
 
 inline void give(std::span<const KernelArgument> a) {
@@ -74,7 +82,8 @@ inline void give(std::span<const KernelArgument> a) {
 // two cores of two columns; each adds `loops` of them and sends the sum to the host.
 // A stream says how many, or every object of an argument does in its first word, and in its word
 // 256 how much to add of it; or a kernel takes these from the first object.
-enum class SteeredBy { kStream, kData, kTakenData, kComputedData };
+// kPrepared: as kStream, but the cores write their sums before they wait for a stream.
+enum class SteeredBy { kStream, kData, kTakenData, kComputedData, kPrepared };
 
 struct Design {
   // starts: the memtile waits for tasks of a stream, which started() gives it.
@@ -106,8 +115,12 @@ struct Design {
       Program program = parse_program(text(), "test");
       std::vector<emulator::KernelFunction> functions;
       for (const std::string& name : program.functions) {
-        const auto kernel = name == "add" ? add : name == "take" ? take : give;
+        auto kernel = name == "add" ? add : name == "take" ? take : give;
         const kernels::Declaration* declaration = name == "add" ? &kAdds : &kGives;
+        if (name == "prepare") {
+          kernel = prepare;
+          declaration = &kPrepares;
+        }
         if (name == "take") {
           declaration = steered_by == SteeredBy::kTakenData ? &kTakes : &kComputes;
         }
@@ -166,6 +179,13 @@ struct Design {
     return s.sync(kShim, kS2MM, 0).sync(kEast, kS2MM, 0);
   }
   std::string text() const {
+    if (steered_by == SteeredBy::kPrepared) {
+      return strf(
+          "loop forever\n acquire_ge 2 1\n call prepare @%d #%u\n acquire_ge 4 1\n loop rtp:%d\n"
+          "  acquire_ge 1 1\n  call add @%d @%d #%u\n  release 0 1\n end\n"
+          " call give @%d @%d #%u\n release 3 1\nend\n",
+          kSum, kWords, kLoops, kIn, kSum, kWords, kSum, kOut, kWords);
+    }
     const bool by_stream = steered_by == SteeredBy::kStream,
                by_data = steered_by == SteeredBy::kData;
     const int words = by_stream ? kLoops : by_data ? kIn : kTaken;

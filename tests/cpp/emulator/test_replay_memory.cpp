@@ -72,6 +72,34 @@ TEST_CASE("recordings that no run comes back to make place for the next ones of 
   CHECK(replays(512));  // has been repeated
 }
 
+TEST_CASE("a stream whose data change before its runs are repeated is recorded soon after") {
+  Design design;
+  Prepared stream(2, std::make_shared<ReplayMemory>());
+  std::vector<size_t> steps;  // of a dimension that its BDs do not use
+  for (const stream::Operation& o : stream.parsed.operations()) {
+    if (o.opcode == stream::Opcode::kBlockWrite) {
+      steps.push_back(static_cast<size_t>(o.data.data() - stream.parsed.words().data()) + 5);
+    }
+  }
+  REQUIRE(steps.size() == 3);
+  const auto replays = [&] {
+    Data data(2, 1);
+    return run(design, stream, data);
+  };
+  for (int i = 0; i < 3; ++i) replays();
+  for (uint32_t step = 1; step <= 3; ++step) {
+    std::vector<StreamPatch> patches;
+    for (const size_t word : steps) patches.push_back({word, step});
+    stream.recordings.patch(stream.parsed, patches);
+    CHECK(!replays());
+  }
+  int until = 0;
+  for (; !replays(); ++until) REQUIRE(until < 8);
+  stream.recordings.patch(stream.parsed, std::vector<StreamPatch>{{steps[0], 7}});
+  CHECK(!replays());
+  CHECK(replays());  // the first run of other data
+}
+
 TEST_CASE("recordings of a configuration leave with it, and come ever later if none was repeated") {
   Design design;
   const auto memory = std::make_shared<ReplayMemory>();

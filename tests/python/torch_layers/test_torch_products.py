@@ -16,7 +16,8 @@ torch = pytest.importorskip("torch")
 
 import npu.torch  # noqa: E402
 from npu.errors import ArgumentError, DeviceError, DtypeError, ShapeError  # noqa: E402
-from npu.torch import packed_weights  # noqa: E402
+from npu.torch import packed_weights, products  # noqa: E402
+from npu.torch.functions import checked_choices, layer  # noqa: E402
 from npu.torch.tensors import array_of  # noqa: E402
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -122,6 +123,36 @@ def test_linear_and_its_gradients(rows, k, n, dtype, mode, biased, layout) -> No
     total, most = back.double().sum(0), back.double().abs().sum(0)
     bound = unit * total.abs() + (len(back) + 1) * FLOAT32_UNIT * most + 2.0**-25
     assert ((of_bias[0].double() - total).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("input_first", [False, True])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize(
+    ("rows", "k", "n"), [((256,), 768, 512), ((2, 150), 270, 330), ((512,), 256, 257)]
+)
+def test_layers_that_share_a_configuration(rows, k, n, dtype, input_first) -> None:
+    """From 256 on, on npu1, whatever memtiles keep: in bfloat16 results are rounded before the bias
+    is added, and then again."""
+    x, dy = values((*rows, k), dtype, 1).requires_grad_(), values((*rows, n), dtype, 4)
+    weight = values((k, n) if input_first else (n, k), dtype, 2).requires_grad_()
+    bias = values((n,), dtype, 3).requires_grad_()
+    choices = checked_choices("test", None, "wide", "emu:npu1")
+    assert products.is_layer(x, weight, (choices.bf16, choices.accumulate, choices.device))
+    y, plain = (layer(x, weight, one, input_first, choices) for one in (bias, None))
+    of_x, of_weight = torch.autograd.grad(y, (x, weight), dy)
+    flat, back = array(x.reshape(-1, k)), array(dy.reshape(-1, n))
+    right = array(weight) if input_first else array(weight).T
+    assert_matmul_close(result(plain.reshape(-1, n)), flat, right)
+    assert_matmul_close(result(of_x.reshape(-1, k)), back, right.T)
+    of_right = result(of_weight) if input_first else result(of_weight).T
+    assert_matmul_close(of_right, flat.T, back)
+    unit = OUTPUT_UNIT[str(dtype).removeprefix("torch.")]
+    exact = plain.double() + bias.double()
+    if dtype is torch.bfloat16:
+        bound = (unit + FLOAT32_UNIT) * exact.abs()
+    else:  # the sum before it was rounded is within `unit` of `plain`
+        bound = 2 * unit * (plain.double().abs() + exact.abs()) + FLOAT32_UNIT * (exact.abs() + 1)
+    assert ((y.double() - exact).abs() <= bound).all()
 
 
 @pytest.mark.parametrize(
