@@ -1,8 +1,8 @@
 // What a recorded run's calls become (devices/emulator/replay/action_log.h). Asserts that calls in
 // a row that differ in the place of one operand are one action, whose repetition makes the same
 // calls; that another integer, a second operand that moves, a move of what the call writes, another
-// stride and anything between begin a new one; that a word which steers is written down once for
-// such calls.
+// stride and anything between begin a new one; that calls share lists of operands as far as they
+// agree; that a word which steers is written down once for such calls.
 #include <doctest/doctest.h>
 
 #include <vector>
@@ -94,6 +94,29 @@ TEST_CASE("other differences begin another action") {
   between.log.word(memory + 1024, 7);
   between.call({64, 128, 2048, 3});
   CHECK(between.actions() == 3);
+}
+
+TEST_CASE("calls share a list of operands where only the place of one that is read differs") {
+  const auto lists = [](const std::vector<Places>& places) {
+    Log log;
+    for (const Places& call : places) {
+      log.call(call);
+      log.log.word(memory + 1024, 7);  // so that none joins the one before
+    }
+    const size_t operands = log.log.phases()[0][0].operands.size();
+    CHECK(log.actions() == 2 * places.size());
+    return operands / 4;
+  };
+  CHECK(lists({{0, 128, 2048, 3}, {64, 128, 2048, 3}, {640, 128, 2048, 3}}) == 1);
+  CHECK(lists({{64, 128, 2048, 3}, {64, 128, 2112, 3}, {64, 64, 2048, 3}, {0, 128, 2112, 3}}) == 2);
+  CHECK(lists({{0, 128, 2048, 3}, {0, 128, 2048, 4}, {64, 192, 2048, 3}}) == 3);
+  Log joined;  // a shared list, whose calls are one action
+  joined.call({0, 128, 2048, 3});
+  joined.log.word(memory + 1024, 7);
+  for (const int64_t in : {64, 96, 128, 192}) joined.call({in, 128, 2048, 3});
+  joined.call({0, 160, 2048, 3});
+  CHECK(joined.log.phases()[0][0].operands.size() == 4);
+  CHECK(joined.actions() == 5);
 }
 
 TEST_CASE("a word that steers several such calls is one action before them") {

@@ -23,6 +23,9 @@ thread_local Lane* current_lane = nullptr;  // null: the serial one
 // Lanes of fewer actions than this are not worth waking threads for.
 constexpr size_t kFewActions = 4;
 
+// Lists of operands that a call is compared with: those of a column's cores and their buffers.
+constexpr size_t kRecentLists = 48;
+
 constexpr uint64_t kMostWritten = uint64_t{1} << 32;  // where it is not known: more than a tile has
 
 template <typename T>
@@ -40,7 +43,7 @@ void append_list(std::vector<T>& to, std::vector<T>& from) {
 size_t Lane::bytes() const {
   return bytes_of(actions) + bytes_of(walks) + bytes_of(calls) + bytes_of(operands) +
          bytes_of(blocks) + bytes_of(traces) + bytes_of(values) + bytes_of(first_copies) +
-         bytes_of(copies);
+         bytes_of(copies) + bytes_of(lists);
 }
 
 void Lane::append(Lane&& other) {
@@ -191,56 +194,90 @@ void ActionLog::call(const CallAction::Function& function, const kernels::Declar
     list[i] = {arguments[i].data ? place(arguments[i].data) : Place{}, arguments[i]};
   }
   const auto operands = std::span(list).first(arguments.size());
-  const CallAction call{&function, &state, static_cast<uint32_t>(into.operands.size()),
-                        static_cast<uint32_t>(operands.size())};
+  CallAction call{&function, &state, static_cast<uint32_t>(into.operands.size()),
+                  static_cast<uint32_t>(operands.size())};
   if (joins(into, call, operands, kernel)) return;
+  into.first_copies.push_back(into.copies.size());
+  if (!finds_list(into, call, operands, kernel)) {
+    into.lists.push_back(static_cast<uint32_t>(into.calls.size()));
+    into.operands.insert(into.operands.end(), operands.begin(), operands.end());
+    trace(into, kernel, arguments);
+  }
   into.calls.push_back(call);
-  into.operands.insert(into.operands.end(), operands.begin(), operands.end());
-  trace(into, kernel, arguments);
   put({Action::Kind::kCall, static_cast<uint32_t>(into.calls.size() - 1), 0, {}, {}});
 }
 
-// The call is one more of those that the lane has made last: they differ in where an operand lies
-// that they only read, and neither read nor leave words that steer.
+namespace {
+
+struct Moved {
+  uint32_t operand = 0;
+  int64_t bytes = 0;
+};
+
+// How the operands of `now` differ from the list of `before`: nothing, or only the place of one
+// that is only read, and no call reads or leaves words that steer.
+std::optional<Moved> moved(const Lane& lane, const CallAction& before, const CallAction& now,
+                           std::span<const OperandAction> operands,
+                           const kernels::Declaration& kernel) {
+  if (before.function != now.function || before.state != now.state || before.count != now.count ||
+      now.count == 0 || kernel.copies != nullptr) {
+    return std::nullopt;
+  }
+  std::optional<Moved> moved;
+  for (uint32_t i = 0; i < now.count; ++i) {
+    const OperandAction &old = lane.operands[before.first + i], &operand = operands[i];
+    if (lane.traces[before.first + i].steering != kernels::Steering::kNone) return std::nullopt;
+    if (old.argument.value != operand.argument.value || old.place.base != operand.place.base ||
+        old.argument.packed != operand.argument.packed ||
+        (old.argument.data == nullptr) != (operand.argument.data == nullptr)) {
+      return std::nullopt;
+    }
+    if (old.place.offset == operand.place.offset) continue;
+    if (moved || !kernel.operands[i].read_only) return std::nullopt;
+    moved = {i, operand.place.offset - old.place.offset};
+  }
+  return moved.value_or(Moved{});
+}
+
+}  // namespace
+
+// The call is one more of those that the lane has made last.
 bool ActionLog::joins(Lane& lane, const CallAction& call, std::span<const OperandAction> operands,
                       const kernels::Declaration& kernel) {
-  if (call.count == 0 || lane.actions.empty() || lane.actions.back().kind != Action::Kind::kCall) {
-    return false;
-  }
+  if (lane.actions.empty() || lane.actions.back().kind != Action::Kind::kCall) return false;
   CallAction& last = lane.calls.back();
-  if (last.function != call.function || last.state != call.state || last.count != call.count) {
-    return false;
-  }
-  if (kernel.copies != nullptr) return false;
-  std::optional<uint32_t> moving;
-  for (uint32_t i = 0; i < call.count; ++i) {
-    const OperandAction &before = lane.operands[last.first + i], &now = operands[i];
-    if (lane.traces[last.first + i].steering != kernels::Steering::kNone) return false;
-    if (before.argument.value != now.argument.value || before.place.base != now.place.base ||
-        before.argument.packed != now.argument.packed ||
-        (before.argument.data == nullptr) != (now.argument.data == nullptr)) {
-      return false;
-    }
-    if (before.place.offset == now.place.offset) continue;
-    if (moving || !kernel.operands[i].read_only) return false;
-    moving = i;
-  }
-  const uint32_t operand = moving.value_or(0);
-  const int64_t distance =
-      operands[operand].place.offset - lane.operands[last.first + operand].place.offset;
-  if (last.times > 1 && (operand != last.moving || distance != last.stride * last.times)) {
-    return false;
-  }
+  const std::optional<Moved> to = moved(lane, last, call, operands, kernel);
+  if (!to) return false;
+  const uint32_t operand = to->bytes != 0 ? to->operand : last.moving;
+  const int64_t distance = to->bytes - last.start;
+  if ((last.times > 1 || last.start != 0) && operand != last.moving) return false;
+  if (last.times > 1 && distance != last.stride * last.times) return false;
   last.moving = operand;
-  last.stride = distance;
-  if (last.times > 1) last.stride = distance / last.times;
+  if (last.times == 1) last.stride = distance;
   ++last.times;
   return true;
 }
 
+// One of the lane's last lists serves the call as well.
+bool ActionLog::finds_list(const Lane& lane, CallAction& call,
+                           std::span<const OperandAction> operands,
+                           const kernels::Declaration& kernel) {
+  size_t left = std::min(lane.lists.size(), kRecentLists);
+  for (const uint32_t number : std::views::reverse(lane.lists)) {
+    if (left-- == 0) return false;
+    const CallAction& before = lane.calls[number];
+    const std::optional<Moved> to = moved(lane, before, call, operands, kernel);
+    if (!to) continue;
+    call.first = before.first;
+    call.moving = to->operand;
+    call.start = to->bytes;
+    return true;
+  }
+  return false;
+}
+
 void ActionLog::trace(Lane& lane, const kernels::Declaration& kernel,
                       std::span<const KernelArgument> arguments) {
-  lane.first_copies.push_back(lane.copies.size());
   const kernels::OperandUses uses = kernels::operand_uses(kernel, arguments);
   const kernels::SteeringFirsts firsts = kernels::steering_firsts(kernel, arguments);
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -315,6 +352,7 @@ std::vector<Phase> ActionLog::take_phases() {
       lane.values = {};
       lane.first_copies = {};
       lane.copies = {};
+      lane.lists = {};
     }
     std::erase_if(phase, [](const Lane& lane) { return lane.actions.empty(); });
     if (phase.empty()) continue;

@@ -56,14 +56,16 @@ struct Action {
   Place to, from;
 };
 
-// A call, or several in a row that differ in the place of one operand.
+// A call, or several in a row that differ in the place of one operand. Calls of a lane may share
+// the list of their operands.
 struct CallAction {
   using Function = std::function<void(std::span<const KernelArgument>, CoreState&)>;
   const Function* function;
   CoreState* state;
   uint32_t first, count;  // of its operands
   uint32_t times = 1;
-  uint32_t moving = 0;  // of the operands: `stride` bytes further with every call
+  uint32_t moving = 0;  // of the operands: lies `start` bytes behind its place in the list,
+  int64_t start = 0;    // `stride` bytes further with every call
   int64_t stride = 0;
 };
 
@@ -94,6 +96,7 @@ struct Lane {
   std::vector<uint32_t> values;
   std::vector<size_t> first_copies;
   std::vector<kernels::WordCopy> copies;
+  std::vector<uint32_t> lists;  // calls that have a list of operands of their own
 
   size_t bytes() const;
   void append(Lane&& other);
@@ -152,6 +155,9 @@ class ActionLog {
   static bool known(const Lane& lane, const Action& steer);
   static bool joins(Lane& lane, const CallAction& call, std::span<const OperandAction> operands,
                     const kernels::Declaration& kernel);
+  static bool finds_list(const Lane& lane, CallAction& call,
+                         std::span<const OperandAction> operands,
+                         const kernels::Declaration& kernel);
   Lane& lane();
   void put(Action action);
   void close_serial();

@@ -36,6 +36,7 @@ void Replay::call(const Lane& lane, const CallAction& call) const {
     if (operand.argument.data != nullptr) arguments[i].data = at(operand.place);
   }
   const auto operands = std::span<const KernelArgument>(arguments).first(call.count);
+  arguments[call.moving].data += call.start;
   for (uint32_t i = 0; i < call.times; ++i) {
     (*call.function)(operands, *call.state);
     arguments[call.moving].data += call.stride;
