@@ -26,6 +26,9 @@ constexpr size_t kFewActions = 4;
 // Lists of operands that a call is compared with: those of a column's cores and their buffers.
 constexpr size_t kRecentLists = 48;
 
+constexpr size_t kMostKnown = 64;  // words of a lane
+constexpr int64_t kWordBytes = 4;
+
 constexpr uint64_t kMostWritten = uint64_t{1} << 32;  // where it is not known: more than a tile has
 
 template <typename T>
@@ -43,7 +46,7 @@ void append_list(std::vector<T>& to, std::vector<T>& from) {
 size_t Lane::bytes() const {
   return bytes_of(actions) + bytes_of(walks) + bytes_of(calls) + bytes_of(operands) +
          bytes_of(blocks) + bytes_of(traces) + bytes_of(values) + bytes_of(first_copies) +
-         bytes_of(copies) + bytes_of(lists);
+         bytes_of(copies) + bytes_of(lists) + bytes_of(known);
 }
 
 void Lane::append(Lane&& other) {
@@ -137,7 +140,26 @@ Place ActionLog::place(const std::byte* address) const {
 }
 
 void ActionLog::put(Action action) {
-  if (!refused() && !full()) lane().actions.push_back(action);
+  if (refused() || full()) return;
+  Lane& into = lane();
+  switch (action.kind) {
+    case Action::Kind::kCopy:
+    case Action::Kind::kGather:
+      forget(into, action.to, action.bytes);
+      break;
+    case Action::Kind::kWord:
+      forget(into, action.to, kWordBytes);
+      break;
+    case Action::Kind::kScatter:
+    case Action::Kind::kReorder:
+      into.known.clear();
+      break;
+    case Action::Kind::kUnpack:
+    case Action::Kind::kCall:
+    case Action::Kind::kSteer:
+      break;
+  }
+  into.actions.push_back(action);
 }
 
 void ActionLog::move(const Walk& from, const Walk& to, uint64_t words, uint32_t from_patch,
@@ -202,6 +224,10 @@ void ActionLog::call(const CallAction::Function& function, const kernels::Declar
     into.lists.push_back(static_cast<uint32_t>(into.calls.size()));
     into.operands.insert(into.operands.end(), operands.begin(), operands.end());
     trace(into, kernel, arguments);
+  }
+  for (uint32_t i = 0; i < call.count; ++i) {
+    const uint64_t written = into.traces[call.first + i].written;
+    if (written > 0) forget(into, into.operands[call.first + i].place, written);
   }
   into.calls.push_back(call);
   put({Action::Kind::kCall, static_cast<uint32_t>(into.calls.size() - 1), 0, {}, {}});
@@ -308,30 +334,24 @@ void ActionLog::trace(Lane& lane, const kernels::Declaration& kernel,
   lane.copies.insert(lane.copies.end(), copies.list, copies.list + copies.count);
 }
 
-// Once for calls in a row that leave the word alone.
+// Once for as long as the lane leaves the word alone: lanes of a phase touch nothing of each
+// other's.
 void ActionLog::steers(const std::byte* word, uint32_t value) {
-  const Action action{Action::Kind::kSteer, 0, value, {}, place(word)};
-  if (!known(lane(), action)) put(action);
+  const Place at = place(word);
+  std::vector<Lane::Known>& known = lane().known;
+  const auto same = std::ranges::find_if(known, [&](const Lane::Known& other) {
+    return other.place.offset == at.offset && other.place.base == at.base;
+  });
+  if (same != known.end() && same->value == value) return;
+  if (same == known.end() && known.size() < kMostKnown) known.push_back({at, value});
+  put({Action::Kind::kSteer, 0, value, {}, at});
 }
 
-bool ActionLog::known(const Lane& lane, const Action& steer) {
-  const auto& actions = lane.actions;
-  if (actions.size() < 2 || actions.back().kind != Action::Kind::kCall) return false;
-  const Action& before = actions[actions.size() - 2];
-  if (before.kind != Action::Kind::kSteer || before.bytes != steer.bytes ||
-      before.from.base != steer.from.base || before.from.offset != steer.from.offset) {
-    return false;
-  }
-  const CallAction& call = lane.calls[actions.back().index];
-  for (uint32_t i = 0; i < call.count; ++i) {
-    const Place& place = lane.operands[call.first + i].place;
-    const auto written = static_cast<int64_t>(lane.traces[call.first + i].written);
-    if (written > 0 && place.base == steer.from.base && place.offset < steer.from.offset + 4 &&
-        steer.from.offset < place.offset + written) {
-      return false;
-    }
-  }
-  return true;
+void ActionLog::forget(Lane& lane, const Place& place, uint64_t bytes) {
+  std::erase_if(lane.known, [&](const Lane::Known& word) {
+    return word.place.base == place.base && word.place.offset + kWordBytes > place.offset &&
+           word.place.offset < place.offset + static_cast<int64_t>(bytes);
+  });
 }
 
 void ActionLog::refuse(const char* why) { refused_.store(why, std::memory_order_relaxed); }
@@ -353,6 +373,7 @@ std::vector<Phase> ActionLog::take_phases() {
       lane.first_copies = {};
       lane.copies = {};
       lane.lists = {};
+      lane.known = {};
     }
     std::erase_if(phase, [](const Lane& lane) { return lane.actions.empty(); });
     if (phase.empty()) continue;

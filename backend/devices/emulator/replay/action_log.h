@@ -97,6 +97,11 @@ struct Lane {
   std::vector<size_t> first_copies;
   std::vector<kernels::WordCopy> copies;
   std::vector<uint32_t> lists;  // calls that have a list of operands of their own
+  struct Known {
+    Place place;
+    uint32_t value;
+  };
+  std::vector<Known> known;  // words that steer and are still what they were said to be
 
   size_t bytes() const;
   void append(Lane&& other);
@@ -152,7 +157,8 @@ class ActionLog {
   Place place(const std::byte* address) const;
   static void trace(Lane& lane, const kernels::Declaration& kernel,
                     std::span<const KernelArgument> arguments);
-  static bool known(const Lane& lane, const Action& steer);
+  // Known words among those from a place on may have changed.
+  static void forget(Lane& lane, const Place& place, uint64_t bytes);
   static bool joins(Lane& lane, const CallAction& call, std::span<const OperandAction> operands,
                     const kernels::Declaration& kernel);
   static bool finds_list(const Lane& lane, CallAction& call,

@@ -2,6 +2,7 @@
 #include "devices/emulator/replay/steering.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <map>
 #include <ranges>
@@ -14,6 +15,34 @@ namespace {
 
 constexpr int64_t kWordBytes = 4;
 
+using Key = std::pair<uint32_t, int64_t>;  // base and offset of a place
+
+// How many words begin in each stretch of memory, roughly: most places that a run writes are far
+// from all of them.
+class Filter {
+ public:
+  void add(const Key& word) { ++counts_[slot(word.first, word.second >> kBits)]; }
+  void remove(const Key& word) { --counts_[slot(word.first, word.second >> kBits)]; }
+  bool may_touch(const Place& place, uint64_t bytes) const {
+    const int64_t first = (place.offset - kWordBytes + 1) >> kBits;
+    const int64_t last = (place.offset + static_cast<int64_t>(bytes) - 1) >> kBits;
+    if (last - first >= kMost) return true;
+    for (int64_t stretch = first; stretch <= last; ++stretch) {
+      if (counts_[slot(place.base, stretch)] != 0) return true;
+    }
+    return false;
+  }
+
+ private:
+  static constexpr int kBits = 8;         // 256 bytes
+  static constexpr int64_t kMost = 64;    // stretches that are looked at
+  static constexpr size_t kSlots = 8192;  // 2 MiB of one base without collisions
+  static size_t slot(uint32_t base, int64_t stretch) {
+    return (static_cast<size_t>(stretch) + base * size_t{977}) % kSlots;
+  }
+  std::array<uint32_t, kSlots> counts_{};
+};
+
 class Search {
  public:
   // The actions of a lane, from the last one to the first. False if a word's origin is not known.
@@ -22,20 +51,28 @@ class Search {
   const std::set<uint32_t>& bases() const { return bases_; }  // of arguments
 
  private:
-  using Key = std::pair<uint32_t, int64_t>;  // base and offset of a place
   using Words = std::map<Key, uint32_t>;
 
   static Key key(const Place& place) { return {place.base, place.offset}; }
   bool touches(const Place& place, uint64_t bytes) const {
-    return first_in(place) != first_behind(place, bytes);
+    if (!filter_.may_touch(place, bytes)) return false;
+    const auto first = first_in(place);
+    return first != words_.end() && first->first < behind(place, bytes);
+  }
+  static Key behind(const Place& place, uint64_t bytes) {
+    return {place.base, place.offset + static_cast<int64_t>(bytes)};
   }
   Words::const_iterator first_in(const Place& place) const {
     return words_.lower_bound({place.base, place.offset - kWordBytes + 1});
   }
   Words::const_iterator first_behind(const Place& place, uint64_t bytes) const {
-    return words_.lower_bound({place.base, place.offset + static_cast<int64_t>(bytes)});
+    return words_.lower_bound(behind(place, bytes));
   }
   bool add(const Key& where, uint32_t value);
+  Words::iterator erase(Words::const_iterator word) {
+    filter_.remove(word->first);
+    return words_.erase(word);
+  }
   bool pass(const Lane& lane, const Action& action);
   bool pass_move(const Action& action, const Walk* from, const Walk* to);
   bool pass_word(const Action& action);
@@ -47,6 +84,7 @@ class Search {
                 std::span<const OperandTrace> traces);
 
   Words words_;  // where they lie at this point of the run
+  Filter filter_{};
   std::set<uint32_t> bases_;
 };
 
@@ -75,6 +113,7 @@ bool Search::add(const Key& where, uint32_t value) {
     return near->first == where && near->second == value;
   }
   words_.emplace_hint(near, where, value);
+  filter_.add(where);
   if (where.first != Place::kAbsolute) bases_.insert(where.first);
   return true;
 }
@@ -101,17 +140,18 @@ bool Search::pass_move(const Action& action, const Walk* from_walk, const Walk* 
   if (!moved.empty() && action.from.base == action.to.base && action.to.base != Place::kAbsolute) {
     return false;
   }
-  for (const auto& [after, word] : moved) words_.erase(after);
+  for (const auto& [after, word] : moved) erase(words_.find(after));
   return std::ranges::all_of(
       moved, [&](const auto& word) { return add(word.second.first, word.second.second); });
 }
 
 bool Search::pass_word(const Action& action) {
+  if (!filter_.may_touch(action.to, kWordBytes)) return true;
   const auto first = first_in(action.to), last = first_behind(action.to, kWordBytes);
   if (first == last) return true;
   if (first->first != key(action.to) || std::next(first) != last) return false;
   if (first->second != static_cast<uint32_t>(action.bytes)) return false;
-  words_.erase(first);
+  erase(first);
   return true;
 }
 
@@ -131,10 +171,11 @@ bool Search::pass_call(const Lane& lane, size_t number) {
   for (size_t i = 0; i < operands.size(); ++i) {
     const Place& place = operands[i].place;
     const OperandTrace& trace = traces[i];
-    if (trace.written == 0) continue;
+    if (trace.written == 0 || !filter_.may_touch(place, trace.written)) continue;
     const int64_t begin = place.offset + kWordBytes * trace.first;
-    const auto last = first_behind(place, trace.written);
-    for (auto word = first_in(place); word != last; word = words_.erase(word)) {
+    const Key end_of_operand = behind(place, trace.written);
+    for (auto word = first_in(place); word != words_.end() && word->first < end_of_operand;
+         word = erase(word)) {
       const int64_t offset = word->first.second - begin;
       if (offset < 0 || offset % kWordBytes != 0 || offset / kWordBytes >= trace.words) {
         if (copies.empty()) return false;

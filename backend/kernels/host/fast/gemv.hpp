@@ -12,7 +12,7 @@
 AIE_HOST_BEGIN
 namespace host {
 
-inline constexpr int32_t kBlockRows = npu::blocks::kRows, kBlockBytes = npu::blocks::kBytes;
+inline constexpr int32_t kBlockRows = npu::blocks::kRows;
 inline constexpr int32_t kQ8Columns = npu::blocks::q8::kColumns;
 inline constexpr int32_t kQ8Group = npu::blocks::q8::kGroup, kQ8Codes = npu::blocks::q8::kCodesAt;
 inline constexpr int32_t kBf16Columns = npu::blocks::bf16::kColumns;
@@ -34,15 +34,6 @@ AIE_HOST_INLINE void widen_lines(const bfloat16* x, float* wide) {
 // Rows of a pass over a block's columns: two vectors, so that eight lines' sums stay in registers.
 inline constexpr int32_t kPassRows = 2 * int32_t(kLanes) < kBlockRows ? 2 * int32_t(kLanes) : 32;
 inline constexpr unsigned kPassVectors = unsigned(kPassRows) / kLanes;
-
-// The block that usually comes next lies behind this one, in memory: `part` of `parts` of it is
-// fetched ahead.
-AIE_HOST_INLINE void prefetch_next(const uint8_t* block, int32_t part, int32_t parts) {
-  const int32_t size = kBlockBytes / parts;
-  for (int32_t line = 0; line < size; line += kQ4Line) {
-    __builtin_prefetch(block + kBlockBytes + part * size + line, 0, 2);
-  }
-}
 
 // out = columns [0, kColumns) of a pass, times the vectors' factors, added up: few vectors have
 // several sums each, because a product has to wait for the one before it.
@@ -94,7 +85,7 @@ template <int32_t kVectors>
           sums, wide + g * kQ8Group, [&](int32_t c, auto p) {
             return widen_int8(at + c * kBlockRows + int32_t(p.value * kLanes));
           });
-      prefetch_next(block, first / kPassRows * kGroups + g, kGroups * kPasses);
+      prefetch_ahead(block, first / kPassRows * kGroups + g, kGroups * kPasses);
       unroll<kPassVectors>([&](auto p) {
         const auto scale =
             load<float_lanes>(d + g * kBlockRows + first + int32_t(p.value * kLanes));
@@ -124,7 +115,7 @@ template <int32_t kVectors>
       add_columns<kVectors, kStep, kBf16Columns>(sums, wide + step * kStep, [&](int32_t c, auto p) {
         return widen_bf16(at + c * kBlockRows + int32_t(p.value * kLanes));
       });
-      prefetch_next(block, first / kPassRows * kSteps + step, kSteps * kPasses);
+      prefetch_ahead(block, first / kPassRows * kSteps + step, kSteps * kPasses);
       unroll<kVectors>([&](auto v) {
         unroll<kPassVectors>([&](auto p) {
           float* to = y + int32_t(v.value) * kBlockRows + first + int32_t(p.value * kLanes);

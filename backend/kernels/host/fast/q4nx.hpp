@@ -60,8 +60,16 @@ AIE_HOST_INLINE float sum_of(float_lanes v) {
   return total;
 }
 
-// The block that usually comes next lies behind this one, in memory: it is fetched ahead.
 inline constexpr int32_t kQ4BlockBytes = kQ4Codes + 2 * kQ4HalfBytes, kQ4Line = 64;
+
+// The blocks that usually come next lie behind this one, in memory: part `part` of `parts` of the
+// one after the next is fetched into L2, far enough ahead for memory to answer.
+AIE_HOST_INLINE void prefetch_ahead(const uint8_t* block, int32_t part, int32_t parts) {
+  const int32_t size = kQ4BlockBytes / parts;
+  for (int32_t line = 0; line < size; line += kQ4Line) {
+    __builtin_prefetch(block + 2 * kQ4BlockBytes + part * size + line, 0, 2);
+  }
+}
 
 #if defined(__AVX512BF16__)
 
@@ -74,14 +82,91 @@ AIE_HOST_INLINE __m512i code_pairs(const uint8_t* columns, __m512i bytes, __m512
                                    _mm512_set1_epi32(0x43004300), 0xEA);
 }
 
-// y += block x for kVectors lines of 256.
+// Rows of a half in the order of q4nx_few's sums: in 128-bit lanes pairs of rows 0-3 (of columns 0
+// and 1, then 2 and 3 of four) and 4-7; even rows are one vector, odd ones another.
+AIE_HOST_INLINE __m512 rows_in_order(__m512 even, __m512 odd) {
+  const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 8, 24, 9, 25, 10, 26, 11, 27);
+  const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(4));
+  return _mm512_permutex2var_ps(even, first, odd) + _mm512_permutex2var_ps(even, second, odd);
+}
+
+// y += block x for one or two lines of 256: four columns at a time and four sums of each half, so
+// that a byte's two codes take one shuffle and no product waits for the one before it.
 template <int32_t kVectors>
-[[gnu::noinline]] inline void q4nx_block(const uint8_t* block, const bfloat16* x, float* y) {
+[[gnu::noinline]] inline void q4nx_few(const uint8_t* block, const bfloat16* x, float* y) {
   const auto* d = reinterpret_cast<const uint16_t*>(block);
   const auto* m = reinterpret_cast<const uint16_t*>(block + kQ4Plane);
   const auto* lines = reinterpret_cast<const uint16_t*>(x);
-  // Few vectors have two sums each: a product has to wait for the one before it.
-  constexpr int32_t kParts = kVectors <= 2 ? 2 : 1;
+  // Byte j of two columns' eight as two 16-bit words: bytes 0-3, or 4-7.
+  const __m128i low =
+      _mm_setr_epi8(0, -128, 8, -128, 1, -128, 9, -128, 2, -128, 10, -128, 3, -128, 11, -128);
+  const __m128i high =
+      _mm_setr_epi8(4, -128, 12, -128, 5, -128, 13, -128, 6, -128, 14, -128, 7, -128, 15, -128);
+  const __m512i bytes =
+      _mm512_inserti64x4(_mm512_broadcast_i32x4(low), _mm256_broadcastsi128_si256(high), 1);
+  const __m512i pairs = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1);
+  const __m512i code = _mm512_set1_epi32(0x000F000F), plus_128 = _mm512_set1_epi32(0x43004300);
+  const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3F80);
+  __m512 rows[2][kVectors];
+  unroll<2>([&](auto half) {
+    unroll<kVectors>([&](auto v) {
+      rows[half.value][v.value] = _mm512_loadu_ps(y + v.value * kQ4Rows + half.value * kQ4HalfRows);
+    });
+  });
+  for (int32_t g = 0; g < kQ4Groups; ++g) {
+    __m512 even[2][kVectors] = {}, odd[2][kVectors] = {}, totals[kVectors] = {};
+    unroll<kQ4Group / 4>([&](auto quad) {
+      const int32_t c = g * kQ4Group + static_cast<int32_t>(4 * quad.value);
+      __m512bh factors[kVectors];
+      unroll<kVectors>([&](auto v) {
+        long long four;
+        __builtin_memcpy(&four, lines + v.value * kQ4Columns + c, 8);
+        factors[v.value] = (__m512bh)_mm512_permutexvar_epi32(pairs, _mm512_set1_epi64(four));
+        totals[v.value] = _mm512_dpbf16_ps(totals[v.value], factors[v.value], ones);
+      });
+      unroll<2>([&](auto half) {
+        const uint8_t* columns = block + kQ4Codes + half.value * kQ4HalfBytes + c * kQ4ColumnBytes;
+        const __m512i both = _mm512_shuffle_epi8(
+            _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i*)columns)), bytes);
+        const auto above = (__m512bh)_mm512_or_si512(_mm512_srli_epi16(both, 4), plus_128);
+        // (both & code) | plus_128
+        const auto below = (__m512bh)_mm512_ternarylogic_epi32(both, code, plus_128, 0xEA);
+        unroll<kVectors>([&](auto v) {
+          __m512 &e = even[half.value][v.value], &o = odd[half.value][v.value];
+          e = _mm512_dpbf16_ps(e, below, factors[v.value]);
+          o = _mm512_dpbf16_ps(o, above, factors[v.value]);
+        });
+      });
+    });
+    prefetch_ahead(block, g, kQ4Groups);
+    unroll<kVectors>([&](auto v) {
+      totals[v.value] += _mm512_shuffle_f32x4(totals[v.value], totals[v.value], 0xB1);
+    });
+    unroll<2>([&](auto half) {
+      const int32_t at = g * kQ4Rows + static_cast<int32_t>(half.value) * kQ4HalfRows;
+      const __m512 scale = (__m512)widen_bf16(d + at), minimum = (__m512)widen_bf16(m + at);
+      unroll<kVectors>([&](auto v) {
+        __m512& row = rows[half.value][v.value];
+        const __m512 sum = rows_in_order(even[half.value][v.value], odd[half.value][v.value]);
+        row = _mm512_fmadd_ps(scale, _mm512_fnmadd_ps(_mm512_set1_ps(128), totals[v.value], sum),
+                              row);
+        row = _mm512_fmadd_ps(minimum, totals[v.value], row);
+      });
+    });
+  }
+  unroll<2>([&](auto half) {
+    unroll<kVectors>([&](auto v) {
+      _mm512_storeu_ps(y + v.value * kQ4Rows + half.value * kQ4HalfRows, rows[half.value][v.value]);
+    });
+  });
+}
+
+// y += block x for kVectors lines of 256.
+template <int32_t kVectors>
+[[gnu::noinline]] inline void q4nx_many(const uint8_t* block, const bfloat16* x, float* y) {
+  const auto* d = reinterpret_cast<const uint16_t*>(block);
+  const auto* m = reinterpret_cast<const uint16_t*>(block + kQ4Plane);
+  const auto* lines = reinterpret_cast<const uint16_t*>(x);
   // Dword r of four: byte r / 2 of each column, in 128-bit lane r / 4.
   const __m512i first = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
   const __m512i bytes = _mm512_or_si512(
@@ -105,38 +190,38 @@ template <int32_t kVectors>
     });
     const uint8_t* codes = block + kQ4Codes + half * kQ4HalfBytes;
     for (int32_t g = 0; g < kQ4Groups; ++g) {
-      __m512 sums[kVectors][kParts];
-      unroll<kVectors>([&](auto v) {
-        sums[v.value][0] = _mm512_set1_ps(-128 * totals[g][v.value]);
-        for (int32_t part = 1; part < kParts; ++part) sums[v.value][part] = zero;
-      });
+      __m512 sums[kVectors];
+      unroll<kVectors>([&](auto v) { sums[v.value] = _mm512_set1_ps(-128 * totals[g][v.value]); });
       unroll<kQ4Group / 2>([&](auto pair) {
         const int32_t c = g * kQ4Group + static_cast<int32_t>(2 * pair.value);
         const __m512bh w = (__m512bh)code_pairs(codes + c * kQ4ColumnBytes, bytes, shift);
         unroll<kVectors>([&](auto v) {
           int32_t factor;
           __builtin_memcpy(&factor, lines + v.value * kQ4Columns + c, 4);
-          __m512& sum = sums[v.value][pair.value % kParts];
-          sum = _mm512_dpbf16_ps(sum, w, (__m512bh)_mm512_set1_epi32(factor));
+          sums[v.value] = _mm512_dpbf16_ps(sums[v.value], w, (__m512bh)_mm512_set1_epi32(factor));
         });
       });
-      // A sixteenth of the next block.
-      for (int32_t line = 0; line < kQ4BlockBytes / 16; line += kQ4Line) {
-        __builtin_prefetch(block + kQ4BlockBytes + (2 * g + half) * kQ4BlockBytes / 16 + line, 0,
-                           2);
-      }
+      prefetch_ahead(block, 2 * g + half, 2 * kQ4Groups);
       const int32_t at = g * kQ4Rows + half * kQ4HalfRows;
       const __m512 scale = (__m512)widen_bf16(d + at), minimum = (__m512)widen_bf16(m + at);
       unroll<kVectors>([&](auto v) {
-        __m512 sum = sums[v.value][0];
-        for (int32_t part = 1; part < kParts; ++part) sum += sums[v.value][part];
-        rows[v.value] = _mm512_fmadd_ps(scale, sum, rows[v.value]);
+        rows[v.value] = _mm512_fmadd_ps(scale, sums[v.value], rows[v.value]);
         rows[v.value] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(totals[g][v.value]), rows[v.value]);
       });
     }
     unroll<kVectors>([&](auto v) {
       _mm512_storeu_ps(y + v.value * kQ4Rows + half * kQ4HalfRows, rows[v.value]);
     });
+  }
+}
+
+// y += block x for kVectors lines of 256.
+template <int32_t kVectors>
+AIE_HOST_INLINE void q4nx_block(const uint8_t* block, const bfloat16* x, float* y) {
+  if constexpr (kVectors <= 2) {
+    q4nx_few<kVectors>(block, x, y);
+  } else {
+    q4nx_many<kVectors>(block, x, y);
   }
 }
 
