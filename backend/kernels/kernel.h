@@ -42,6 +42,9 @@ struct HostKernel {
   explicit operator bool() const { return run != nullptr; }
   bool operator==(const HostKernel&) const = default;
   void operator()(std::span<const KernelArgument> arguments, CoreState& core) const;
+  // So many calls, with operand `moving` `stride` bytes further each time.
+  void repeat(std::span<KernelArgument> arguments, CoreState& core, uint32_t times, uint32_t moving,
+              int64_t stride) const;
 };
 
 // The build for this machine's best instruction set; an empty one if there is no kernel of that

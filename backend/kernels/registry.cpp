@@ -92,4 +92,19 @@ void HostKernel::operator()(std::span<const KernelArgument> arguments, CoreState
   fail(ErrorKind::kKernel, "[%s] rejects operands that its declaration allows", declaration->name);
 }
 
+void HostKernel::repeat(std::span<KernelArgument> arguments, CoreState& core, uint32_t times,
+                        uint32_t moving, int64_t stride) const {
+  const bool plain = arguments.size() == static_cast<size_t>(declaration->count) &&
+                     declaration->product == kernels::Product::kNone;
+  uint32_t done = 0;
+  if (plain) {
+    const aie_host::CoreScope scope(core);
+    for (; done < times && run(arguments.data()); ++done) arguments[moving].data += stride;
+  }
+  for (; done < times; ++done) {  // with the errors of single calls
+    (*this)(arguments, core);
+    arguments[moving].data += stride;
+  }
+}
+
 }  // namespace npu

@@ -5,6 +5,7 @@
 #include <array>
 #include <iterator>
 #include <map>
+#include <memory_resource>
 #include <ranges>
 #include <set>
 #include <utility>
@@ -51,7 +52,7 @@ class Search {
   const std::set<uint32_t>& bases() const { return bases_; }  // of arguments
 
  private:
-  using Words = std::map<Key, uint32_t>;
+  using Words = std::pmr::map<Key, uint32_t>;
 
   static Key key(const Place& place) { return {place.base, place.offset}; }
   bool touches(const Place& place, uint64_t bytes) const {
@@ -83,7 +84,8 @@ class Search {
   bool add_read(const Lane& lane, std::span<const OperandAction> operands,
                 std::span<const OperandTrace> traces);
 
-  Words words_;  // where they lie at this point of the run
+  std::pmr::unsynchronized_pool_resource memory_;
+  Words words_{&memory_};  // where they lie at this point of the run
   Filter filter_{};
   std::set<uint32_t> bases_;
 };
@@ -123,7 +125,7 @@ bool Search::pass_move(const Action& action, const Walk* from_walk, const Walk* 
   const auto of_base = words_.lower_bound({action.to.base, INT64_MIN});
   if (of_base == words_.end() || of_base->first.first != action.to.base) return true;
   Places from(action.from, from_walk), to(action.to, to_walk);
-  std::map<Key, std::pair<Key, uint32_t>> moved;  // by where they lay after
+  std::pmr::map<Key, std::pair<Key, uint32_t>> moved(&memory_);  // by where they lay after
   for (uint64_t left = action.bytes / kWordBytes; left > 0;) {
     const uint64_t words = std::min({left, from.contiguous(), to.contiguous()});
     const Place source = from.next(words), target = to.next(words);
@@ -167,7 +169,7 @@ bool Search::pass_call(const Lane& lane, size_t number) {
   const auto copies = std::span(lane.copies).subspan(first, end - first);
   bool made = false;
   std::vector<std::pair<Key, uint32_t>> copied;
-  Words left;  // that the call has written otherwise
+  Words left(&memory_);  // that the call has written otherwise
   for (size_t i = 0; i < operands.size(); ++i) {
     const Place& place = operands[i].place;
     const OperandTrace& trace = traces[i];
