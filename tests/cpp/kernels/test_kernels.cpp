@@ -1,6 +1,7 @@
 // Asserts that every host build of every kernel (generation x arithmetic x CPU level) computes what
 // its name says on the tiled layouts, compared with naive loops in double or exact integers, and
-// that wrong operands raise Error(kKernel). Add a kernel: one TEST_CASE over builds().
+// that wrong operands raise Error(kKernel), also among repeated calls. Add a kernel: one TEST_CASE
+// over builds().
 #include <doctest/doctest.h>
 
 #include <limits>
@@ -318,6 +319,24 @@ TEST_CASE("wrong operands raise a kernel error and write nothing") {
     CHECK(raised(build, "zero_f32", {C, integer(64)}, npu::CoreState{0, 2}) == "kernel");
     for (const float x : c) REQUIRE(x == 5.0f);
   }
+}
+
+TEST_CASE("repeated calls do what as many calls do, and raise the error of the first wrong one") {
+  each_build([](const Build& build) {
+    std::vector<uint16_t> objects(64), kept(10240);
+    for (size_t i = 0; i < objects.size(); ++i) objects[i] = static_cast<uint16_t>(i + 1);
+    std::vector<int32_t> state(16);
+    std::vector<npu::KernelArgument> keep = {buffer(objects), buffer(kept), buffer(state),
+                                             integer(16)};
+    npu::CoreState core;
+    build.find("gemv_keep").repeat(keep, core, 3, 0, 32);
+    for (size_t i = 0; i < 64; ++i) CHECK(kept[i] == (i < 48 ? objects[i] : 0));
+    std::vector<float> c(64, 5.0f);
+    std::vector<npu::KernelArgument> clear = {buffer(c), integer(16)};
+    // The second one is not aligned.
+    CHECK_THROWS_AS(build.find("zero_f32").repeat(clear, core, 3, 0, 2), npu::Error);
+    for (size_t i = 0; i < 64; ++i) CHECK(c[i] == (i < 16 ? 0.0f : 5.0f));
+  });
 }
 
 TEST_CASE("lookup: unknown names are null, NPU_CPU is checked") {
