@@ -133,3 +133,20 @@ TEST_CASE("a word that steers several such calls is one action before them") {
   }
   CHECK(writes.log.phases()[0][0].actions.size() == 8);
 }
+
+TEST_CASE("a word that steers is written down again once something may have changed it") {
+  const std::byte* word = memory + 1024;
+  const auto actions = [&](const auto& write) {
+    Log log;
+    log.log.steers(word, 5);
+    log.call({0, 128, 2048, 3});
+    write(log.log);
+    log.call({64, 192, 2048, 3});
+    log.log.steers(word, 5);
+    return log.log.phases()[0][0].actions.size();
+  };
+  CHECK(actions([](ActionLog& log) { log.word(memory + 1028, 5); }) == 4);  // the next word
+  CHECK(actions([](ActionLog& log) { log.word(memory + 1024, 5); }) == 5);
+  CHECK(actions([](ActionLog& log) { log.copy(memory + 1020, memory, 8); }) == 5);
+  CHECK(actions([](ActionLog& log) { log.copy(memory + 1016, memory, 8); }) == 4);
+}
