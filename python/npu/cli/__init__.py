@@ -77,15 +77,27 @@ def main(argv: Sequence[str] | None = None) -> int:
             output.flush()
     finally:
         sys.stdout = output.stream
-    if output.error is None:
-        return code
-    # Python would complain once more at exit: what is left goes nowhere.
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if isinstance(output.error, BrokenPipeError):  # the reader of our output left
+    if output.error is not None:
+        code = _output_failed(output.error)
+    try:
+        sys.stderr.flush()
+    except (OSError, ValueError):  # the work does not depend on it
+        _drop(sys.stderr)
+    return code
+
+
+def _output_failed(error: OSError) -> int:
+    _drop(sys.stdout)
+    if isinstance(error, BrokenPipeError):  # the reader of our output left
         return _BROKEN_PIPE
-    _report(f"cannot write to standard output: {output.error.strerror or output.error}")
+    _report(f"cannot write to standard output: {error.strerror or error}")
     return 1
+
+
+def _drop(stream: TextIO) -> None:
+    """What is left in a stream goes nowhere: Python would try once more at exit, and fail."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class _Output:

@@ -303,10 +303,12 @@ def test_work_does_not_depend_on_standard_error(
         "import sys; from npu import cli; from npu.cli import progress; "
         "progress._LINE_EVERY = 0.0; sys.exit(cli.main(sys.argv[1:]))"
     )
+    # Buffered output is written once more at exit.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, stderr=full,
-            timeout=HANG, check=False,
+            timeout=HANG, check=False, env=environment,
         )  # fmt: skip
     assert done.returncode == 0
     assert (tmp_path / "m.q4nx").exists() == (command == "convert GGUF NEW")
