@@ -27,7 +27,6 @@ constexpr size_t kFewActions = 4;
 constexpr size_t kRecentLists = 48;
 
 constexpr size_t kMostKnown = 64;  // words of a lane
-constexpr int64_t kWordBytes = 4;
 
 constexpr uint64_t kMostWritten = uint64_t{1} << 32;  // where it is not known: more than a tile has
 

@@ -22,6 +22,8 @@ namespace npu::emulator {
 
 struct Argument;
 
+inline constexpr int64_t kWordBytes = 4;
+
 // What runs do with the address that an ADDRESS_PATCH gives a BD.
 struct PatchUse {
   uint64_t offset = 0;  // into `argument`, in the recorded run
@@ -157,7 +159,7 @@ class ActionLog {
   Place place(const std::byte* address) const;
   static void trace(Lane& lane, const kernels::Declaration& kernel,
                     std::span<const KernelArgument> arguments);
-  // Known words among those from a place on may have changed.
+  // So many bytes from a place on are written: what was known of their words is void.
   static void forget(Lane& lane, const Place& place, uint64_t bytes);
   static bool joins(Lane& lane, const CallAction& call, std::span<const OperandAction> operands,
                     const kernels::Declaration& kernel);

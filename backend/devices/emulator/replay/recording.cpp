@@ -46,35 +46,9 @@ void Replay::call(const Lane& lane, const CallAction& call) const {
   }
 }
 
-namespace {
-
-// The log of a run is larger than a cache that weights stream through: what the calls after the
-// next are is fetched while this one runs.
-void fetch_ahead(const Lane& lane, size_t next) {
-  constexpr size_t kCalls = 12, kOperands = 4;  // actions ahead
-  constexpr size_t kLine = 64;
-  const auto call_of = [&](size_t number) -> const CallAction* {
-    if (number >= lane.actions.size()) return nullptr;
-    const Action& action = lane.actions[number];
-    return action.kind == Action::Kind::kCall ? &lane.calls[action.index] : nullptr;
-  };
-  if (const CallAction* call = call_of(next + kCalls)) __builtin_prefetch(call);
-  if (const CallAction* call = call_of(next + kOperands)) {
-    __builtin_prefetch(call->function);
-    const auto* first = reinterpret_cast<const std::byte*>(lane.operands.data() + call->first);
-    for (size_t at = 0; at < call->count * sizeof(OperandAction); at += kLine) {
-      __builtin_prefetch(first + at);
-    }
-  }
-}
-
-}  // namespace
-
 void Replay::run(const Lane& lane) const {
   std::vector<std::byte> staged;
-  for (size_t next = 0; next < lane.actions.size(); ++next) {
-    const Action& action = lane.actions[next];
-    fetch_ahead(lane, next);
+  for (const Action& action : lane.actions) {
     const auto walk = [&](size_t number, const Place& from) {
       Walk copy = lane.walks[action.index + number];
       copy.move_to(at(from));

@@ -14,8 +14,6 @@ namespace npu::emulator {
 
 namespace {
 
-constexpr int64_t kWordBytes = 4;
-
 using Key = std::pair<uint32_t, int64_t>;  // base and offset of a place
 
 // How many words begin in each stretch of memory, roughly: most places that a run writes are far
