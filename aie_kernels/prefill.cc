@@ -1,5 +1,6 @@
 // What every core of the prefill configuration does whatever the job (prefill_job.h): it takes the
 // header, from which it knows its own share, and keeps the constants that all cores keep.
+#include <stddef.h>
 #include <stdint.h>
 
 #include <aie_api/aie.hpp>
@@ -158,6 +159,13 @@ void check_constant(const char* kernel, const KernelArgument* operands) {
             taken);
 }
 
+// The core's own words are made of those of the header that come before `chunks`; the others come
+// with it as they are.
+constexpr int32_t kRead = offsetof(Job, chunks) / 4, kOwn = offsetof(Job, row) / 4;
+constexpr Operand kHeader = buffer("a", kAElements).steers(Steering::kReads, kRead);
+constexpr Operand kWords = buffer("job", kJobWords).steers(Steering::kSets, kJobWords - kOwn, kOwn);
+void copied_words(const KernelArgument*, WordCopies& out) { out.add({1, 0, 0, 0, kOwn}); }
+
 // Not measured on hardware. Scalar loads, stores and a few operations for each word of the core;
 // copies of 64 bytes (npu1: 32) by a load and a store.
 constexpr int kBegin = 8 * kJobWords, kCopy = kAPayload / (__AIE_ARCH__ == 20 ? 32 : 64) + 24;
@@ -191,20 +199,20 @@ NPU_KERNEL void prefill_constant(const bfloat16* a, float* store, int32_t* job) 
   for (int32_t i = 0; i < kConstantFloats; i += 16) aie::store_v(to + i, aie::load_v<16>(from + i));
 }
 
-NPU_DECLARE(prefill_begin, {.operands = {buffer("a", npu::prefill::kAElements),
-                                         buffer("job", npu::prefill::kJobWords),
+NPU_DECLARE(prefill_begin, {.operands = {prefill::kHeader, prefill::kWords,
                                          integer("row", 0, prefill::kArrayRows - 1),
                                          integer("column", 0, prefill::kArrayColumns - 1)},
                             .cycles = fixed<prefill::kBegin>,
-                            .check = prefill::check_begin});
-NPU_DECLARE(prefill_begin_product, {.operands = {buffer("a", npu::prefill::kAElements),
-                                                 buffer("job", npu::prefill::kJobWords),
+                            .check = prefill::check_begin,
+                            .copies = prefill::copied_words});
+NPU_DECLARE(prefill_begin_product, {.operands = {prefill::kHeader, prefill::kWords,
                                                  integer("row", 0, prefill::kArrayRows - 1),
                                                  integer("column", 0, prefill::kArrayColumns - 1)},
                                     .cycles = fixed<prefill::kBegin>,
-                                    .check = prefill::check_begin_product});
-NPU_DECLARE(prefill_constant, {.operands = {buffer("a", npu::prefill::kAElements),
-                                            buffer("store", npu::prefill::kStore),
-                                            buffer("job", npu::prefill::kJobWords)},
-                               .cycles = fixed<prefill::kCopy>,
-                               .check = prefill::check_constant});
+                                    .check = prefill::check_begin_product,
+                                    .copies = prefill::copied_words});
+NPU_DECLARE(prefill_constant,
+            {.operands = {buffer("a", npu::prefill::kAElements),
+                          buffer("store", npu::prefill::kStore), npu::prefill::job_operand()},
+             .cycles = fixed<prefill::kCopy>,
+             .check = prefill::check_constant});

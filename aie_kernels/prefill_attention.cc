@@ -428,7 +428,7 @@ constexpr Operand kA = buffer("a", kAElements), kB = buffer("b", kBBytes);
 constexpr Operand kFirst = buffer("b0", kBBytes), kSecond = buffer("b1", kBBytes);
 constexpr Operand kThird = buffer("b2", kBBytes);
 constexpr Operand kStoreOperand = buffer("store", kStore), kWorkOperand = buffer("work", kWork);
-constexpr Operand kJob = buffer("job", kJobWords);
+constexpr Operand kJob = job_operand();
 constexpr Operand kDim = integer("head_dim", 64, kMaxDim, 64);
 #endif
 

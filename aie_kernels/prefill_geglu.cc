@@ -73,15 +73,15 @@ NPU_KERNEL void prefill_geglu_piece(const uint8_t* up, int32_t* piece, int32_t* 
   if (part + 1 == kPieces) begin_round(job);
 }
 
-NPU_DECLARE(prefill_geglu_take, {.operands = {buffer("gates", npu::prefill::kAElements),
-                                              buffer("work", npu::prefill::kWork),
-                                              buffer("job", npu::prefill::kJobWords)},
-                                 .cycles = fixed<int(prefill_geglu::kTakeCycles)>,
-                                 .check = prefill_geglu::check<false, 2>});
-NPU_DECLARE(prefill_geglu_piece, {.operands = {buffer("up", npu::prefill::kBBytes),
-                                               buffer("piece", npu::prefill::kPieceWords),
-                                               buffer("work", npu::prefill::kWork),
-                                               buffer("job", npu::prefill::kJobWords)},
-                                  .cycles = fixed<int(prefill_geglu::kPieceCycles)>,
-                                  .check = prefill_geglu::check<true, 3>,
-                                  .parts = prefill_geglu::piece_parts});
+NPU_DECLARE(prefill_geglu_take,
+            {.operands = {buffer("gates", npu::prefill::kAElements),
+                          buffer("work", npu::prefill::kWork), npu::prefill::job_operand()},
+             .cycles = fixed<int(prefill_geglu::kTakeCycles)>,
+             .check = prefill_geglu::check<false, 2>});
+NPU_DECLARE(prefill_geglu_piece,
+            {.operands = {buffer("up", npu::prefill::kBBytes),
+                          buffer("piece", npu::prefill::kPieceWords),
+                          buffer("work", npu::prefill::kWork), npu::prefill::job_operand()},
+             .cycles = fixed<int(prefill_geglu::kPieceCycles)>,
+             .check = prefill_geglu::check<true, 3>,
+             .parts = prefill_geglu::piece_parts});

@@ -46,6 +46,9 @@
 #include <stdint.h>
 
 #include "weight_block.h"
+#ifdef AIE_HOST_VARIANT
+#include "kernels/declaration.h"
+#endif
 
 namespace npu::prefill {
 
@@ -137,6 +140,14 @@ inline constexpr const char* kJobNames[] = {NPU_PREFILL_JOB(NPU_PREFILL_NAME)};
 #undef NPU_PREFILL_MEMBER
 #undef NPU_PREFILL_NAME
 static_assert(sizeof(Job) <= 4 * kState);
+
+#ifdef AIE_HOST_VARIANT
+// The words of the job that a core runs: all kernels but those that take headers change counters
+// only, from kState on.
+constexpr kernels::Operand job_operand() {
+  return kernels::buffer("job", kJobWords).steers(kernels::Steering::kKeeps, kState);
+}
+#endif
 
 // Columns of W that a core holds at once: a block's, or those of two blocks of kBf16, so that they
 // are whole slices. A core has one row-block of kBf16 at most.

@@ -211,26 +211,26 @@ NPU_KERNEL void prefill_norm_tail(int32_t* work, int32_t* piece, int32_t* job) {
   begin_round(job);
 }
 
-NPU_DECLARE(prefill_norm_square, {.operands = {buffer("y", npu::prefill::kAElements),
-                                               buffer("work", npu::prefill::kWork),
-                                               buffer("job", npu::prefill::kJobWords)},
-                                  .cycles = fixed<int(prefill_norm::kSquareCycles)>,
-                                  .check = prefill_norm::check<prefill_norm::kCallSquare, 2>});
-NPU_DECLARE(prefill_norm_take, {.operands = {buffer("y", npu::prefill::kAElements),
-                                             buffer("work", npu::prefill::kWork),
-                                             buffer("job", npu::prefill::kJobWords),
-                                             integer("groups", 1, prefill_norm::kMaxGroups)},
-                                .cycles = prefill_norm::take_cycles,
-                                .check = prefill_norm::check<prefill_norm::kCallTake, 2, 3>});
-NPU_DECLARE(prefill_norm_piece, {.operands = {buffer("object", npu::prefill::kBBytes),
-                                              buffer("piece", npu::prefill::kPieceWords),
-                                              buffer("store", npu::prefill::kStore),
-                                              buffer("work", npu::prefill::kWork),
-                                              buffer("job", npu::prefill::kJobWords)},
-                                 .cycles = fixed<int(prefill_norm::kPieceCycles)>,
-                                 .check = prefill_norm::check<prefill_norm::kCallPiece, 4>});
-NPU_DECLARE(prefill_norm_tail, {.operands = {buffer("work", npu::prefill::kWork),
-                                             buffer("piece", npu::prefill::kPieceWords),
-                                             buffer("job", npu::prefill::kJobWords)},
-                                .cycles = fixed<int(prefill_norm::kTailCycles)>,
-                                .check = prefill_norm::check<prefill_norm::kCallTail, 2>});
+NPU_DECLARE(prefill_norm_square,
+            {.operands = {buffer("y", npu::prefill::kAElements),
+                          buffer("work", npu::prefill::kWork), npu::prefill::job_operand()},
+             .cycles = fixed<int(prefill_norm::kSquareCycles)>,
+             .check = prefill_norm::check<prefill_norm::kCallSquare, 2>});
+NPU_DECLARE(prefill_norm_take,
+            {.operands = {buffer("y", npu::prefill::kAElements),
+                          buffer("work", npu::prefill::kWork), npu::prefill::job_operand(),
+                          integer("groups", 1, prefill_norm::kMaxGroups)},
+             .cycles = prefill_norm::take_cycles,
+             .check = prefill_norm::check<prefill_norm::kCallTake, 2, 3>});
+NPU_DECLARE(prefill_norm_piece,
+            {.operands = {buffer("object", npu::prefill::kBBytes),
+                          buffer("piece", npu::prefill::kPieceWords),
+                          buffer("store", npu::prefill::kStore),
+                          buffer("work", npu::prefill::kWork), npu::prefill::job_operand()},
+             .cycles = fixed<int(prefill_norm::kPieceCycles)>,
+             .check = prefill_norm::check<prefill_norm::kCallPiece, 4>});
+NPU_DECLARE(prefill_norm_tail,
+            {.operands = {buffer("work", npu::prefill::kWork),
+                          buffer("piece", npu::prefill::kPieceWords), npu::prefill::job_operand()},
+             .cycles = fixed<int(prefill_norm::kTailCycles)>,
+             .check = prefill_norm::check<prefill_norm::kCallTail, 2>});

@@ -109,7 +109,7 @@ inline void multiply_expanded(const bfloat16* a, float* store, int32_t* work, co
 
 #if NPU_DECLARATIONS
 constexpr Operand kA = buffer("a", kAElements, alignof(float));
-constexpr Operand kSums = buffer("store", kStore), kJob = buffer("job", kJobWords);
+constexpr Operand kSums = buffer("store", kStore), kJob = job_operand();
 constexpr Operand kWorkOperand = buffer("work", kWork);
 constexpr Operand kM = integer("m", 16, kRowSlots, 16);
 constexpr Operand kBlocks = integer("blocks", 1, kMaxBlocks);

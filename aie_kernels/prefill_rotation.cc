@@ -210,17 +210,17 @@ NPU_KERNEL void prefill_rotation_piece(const uint8_t* object, int32_t* piece, fl
   if (unit + 1 == header.heads + 2 * header.kv_heads) begin_round(job);
 }
 
-NPU_DECLARE(prefill_rotation_table, {.operands = {buffer("object", npu::prefill::kAElements),
-                                                  buffer("store", npu::prefill::kStore),
-                                                  buffer("job", npu::prefill::kJobWords)},
-                                     .cycles = fixed<int(prefill_rotation::kTableCycles)>,
-                                     .check = prefill_rotation::check_table});
-NPU_DECLARE(
-    prefill_rotation_piece,
-    {.operands = {buffer("object", npu::prefill::kBBytes),
-                  buffer("piece", npu::prefill::kPieceWords), buffer("store", npu::prefill::kStore),
-                  buffer("work", npu::prefill::kWork), buffer("job", npu::prefill::kJobWords),
-                  integer("head_dim", 0, prefill_rotation::kMaxDim, 64),
-                  integer("dim", 0, prefill_rotation::kMaxDim, npu::prefill::kSlice)},
-     .cycles = prefill_rotation::piece_cycles,
-     .check = prefill_rotation::check_piece});
+NPU_DECLARE(prefill_rotation_table,
+            {.operands = {buffer("object", npu::prefill::kAElements),
+                          buffer("store", npu::prefill::kStore), npu::prefill::job_operand()},
+             .cycles = fixed<int(prefill_rotation::kTableCycles)>,
+             .check = prefill_rotation::check_table});
+NPU_DECLARE(prefill_rotation_piece,
+            {.operands = {buffer("object", npu::prefill::kBBytes),
+                          buffer("piece", npu::prefill::kPieceWords),
+                          buffer("store", npu::prefill::kStore),
+                          buffer("work", npu::prefill::kWork), npu::prefill::job_operand(),
+                          integer("head_dim", 0, prefill_rotation::kMaxDim, 64),
+                          integer("dim", 0, prefill_rotation::kMaxDim, npu::prefill::kSlice)},
+             .cycles = prefill_rotation::piece_cycles,
+             .check = prefill_rotation::check_piece});

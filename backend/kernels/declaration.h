@@ -70,6 +70,7 @@ enum class Steering : uint8_t {
   kSets,     // all of them
   kUpdates,  // reads them and may change them
   kCopies,   // word i becomes word i of those of the first operand of kReads
+  kKeeps,    // leaves them alone, of a buffer that it writes
 };
 
 struct Operand {

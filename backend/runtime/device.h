@@ -136,6 +136,9 @@ class Device {
   virtual std::unique_ptr<Buffer> wrap(std::byte* /*memory*/, size_t /*bytes*/, Access /*access*/) {
     return nullptr;
   }
+  // Whether runs that differ only in what their arguments hold, or where, cost less than the first
+  // of them: work that repeats itself is then better submitted piece by piece.
+  virtual bool repeats() const { return false; }
   // How long runs take, simulated or measured; null if the device cannot say.
   virtual DeviceTiming* timing() { return nullptr; }
 

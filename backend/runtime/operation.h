@@ -14,7 +14,9 @@
 #include <span>
 #include <utility>
 #include <variant>
+#include <vector>
 
+#include "runtime/alike_streams.h"
 #include "runtime/configuration.h"
 #include "runtime/interrupt.h"
 #include "runtime/overlay.h"
@@ -77,7 +79,8 @@ class Operation {
             size_t budget = kStreamBudget)
       : device_(std::move(device)),
         configuration_(std::make_shared<const Configuration>(loaded(std::move(configuration)))),
-        streams_(budget) {}
+        streams_(budget),
+        alike_(budget) {}
 
   // Held around everything below, and around the use of the operation's scratch memory.
   std::unique_lock<std::mutex> lock() const { return std::unique_lock(device_->mutex); }
@@ -128,6 +131,28 @@ class Operation {
     stream_build_ns_ += building;
     submit_overhead_ns_ += since(start) - building;
     return made;
+  }
+
+  // The same for a stream of which others may follow that differ only in their addresses: then one
+  // is patched (AlikeStreams).
+  template <typename Build>
+  std::shared_ptr<const Entry> prepare_alike(const Build& build) {
+    const auto start = Clock::now();
+    Device& device = *device_->device;
+    device.load(configuration_);
+    const auto begin = Clock::now();
+    stream::Builder builder(configuration_->generation, device.info().columns);
+    Schedule schedule = build(builder);
+    std::vector<uint32_t> words = builder.finish();
+    std::shared_ptr<const PreparedStream> stream = alike_.find(device, words);
+    if (stream == nullptr) {
+      stream = device.prepare(std::move(words));
+      alike_.add(stream);
+    }
+    const uint64_t building = since(begin);
+    stream_build_ns_ += building;
+    submit_overhead_ns_ += since(start) - building;
+    return std::make_shared<const Entry>(Entry{std::move(stream), std::move(schedule)});
   }
 
   // Changes words of a prepared stream of this configuration. False: prepare another one.
@@ -190,6 +215,7 @@ class Operation {
   std::shared_ptr<SharedDevice> device_;
   std::shared_ptr<const Configuration> configuration_;
   StreamCache<Problem, Entry> streams_;
+  AlikeStreams alike_;
   std::atomic<uint64_t> host_copy_bytes_ = 0, submit_overhead_ns_ = 0, stream_build_ns_ = 0;
   std::array<std::atomic<uint64_t>, 3> copy_ns_ = {};  // by CopyKind
 };

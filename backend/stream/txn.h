@@ -84,6 +84,7 @@ class Stream {
   struct Range {
     size_t first, count;
   };
+  Range patchable(const Operation& operation) const;  // of one of them; count 0: nothing
   std::vector<Range> patchable() const;
   // Gives a word of a BLOCKWRITE's data, or of an ADDRESS_PATCH's offset, another value: what a
   // stream touches stays the same. Throws Error(kForbidden) for any other word.
@@ -92,8 +93,6 @@ class Stream {
   [[noreturn]] static void refuse_patch(size_t word, size_t words);
 
  private:
-  Range patchable(const Operation& operation) const;
-
   Header header_;
   std::vector<uint32_t> words_;
   std::vector<Operation> operations_;   // spans point into words_ (stable: moved, never copied)

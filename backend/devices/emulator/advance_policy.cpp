@@ -89,6 +89,7 @@ void Array::end_wait_for_route(const Sender& sender) {
 
 void Array::switches_changed() {
   ++switch_epoch_;
+  reconfigured_ |= !configuring_;
   for (const Routeless& waiting : routeless_) {
     const Tile& at = waiting.sender->tile();
     scheduler_.wake(waiting.sender, nullptr);

@@ -105,7 +105,7 @@ RunReport Array::configure(std::span<const std::byte> txn, std::byte contents) {
   report_ = RunReport{};
   for (ColumnCounts& column : column_counts_) column = {};
   loaded_pdi_ = kNoPdi;
-  configured_ = faulted_ = false;
+  configured_ = faulted_ = reconfigured_ = false;
   configuring_ = true;
   try {
     start_stream(parsed);

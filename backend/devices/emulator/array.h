@@ -120,7 +120,8 @@ class Array {
 
   const arch::Geometry& device() const { return device_; }
   std::span<const std::unique_ptr<Tile>> tiles() const { return tiles_; }
-  // Changes whenever a configuration is loaded or a core's program attached.
+  // Changes whenever a configuration is loaded or a core's program attached; no other array of the
+  // process has had it.
   uint64_t epoch() const { return epoch_; }
   bool replaying() const { return replay_ != nullptr; }
   // As a driver may between two runs, and as happens before every run with recordings: brings the
@@ -128,6 +129,9 @@ class Array {
   // data memories. False, and nothing happens, where a run has left locks or tasks behind for the
   // next one, and where cores or channels touch data before any stream runs: they would not again.
   bool return_to_rest();
+  // The same, and data memories, as the configuration that is loaded and its programs left them:
+  // instead of configure() and attach(). False, and nothing happens, where only those can do it.
+  bool reload();
   Tile& tile(int col, int row);             // with its memory up to date
   Tile* find_tile(int col, int row) const;  // null where there is none
   Scheduler& scheduler() { return scheduler_; }
@@ -229,11 +233,9 @@ class Array {
   void log_in_use(uint32_t address, const BdSlot& bd);
   BdSlot* find_bd(uint32_t address);  // null: a register that is none of a BD
   // replayed_run.cpp
-  void begin_epoch() {
-    ++epoch_;
-    epoch_runs_ = runs_;
-  }
+  void begin_epoch();
   bool find_rest();
+  void keep_loaded();
   bool settles_untouched();
   void check_begin(const char* name, std::span<const Argument> buffers) const;
   void start(const stream::Stream& stream, std::span<const Argument> buffers,
@@ -326,6 +328,16 @@ class Array {
   Recordings* recordings_ = nullptr;
   std::shared_ptr<const ControlState> rest_;  // where recorded runs begin; of that epoch
   uint64_t rest_epoch_ = 0, epoch_runs_ = 0;  // runs before it
+  // What else reload() puts back: of each tile its read-back registers and data memory, up to
+  // where nothing but zeros follows.
+  struct Loaded {
+    std::map<uint32_t, uint32_t> registers;
+    std::vector<std::byte> memory;
+  };
+  std::vector<Loaded> loaded_;  // of that epoch
+  uint64_t loaded_undecoded_ = 0;
+  // Streams or control packets have changed routes, pad values, or what cores run for good.
+  bool reconfigured_ = false;
   std::unique_ptr<Replay> replay_;
   uint64_t epoch_ = 0;
   std::unique_ptr<Timeline> timeline_;

@@ -4,6 +4,7 @@
 #include "arch/control_packet.h"
 #include "devices/emulator/array.h"
 #include "devices/emulator/ports.h"
+#include "devices/emulator/replay/action_log.h"
 #include "devices/emulator/sender.h"
 #include "error.h"
 #include "runtime/overlay.h"
@@ -128,11 +129,27 @@ void Array::begin_control(const Sender& sender, std::span<Tile* const> ports,
   }
 }
 
+namespace {
+
+// Whether it writes program memory or enables and resets a core that runs overlays: their state is
+// what runs begin and end with (ControlState).
+bool loads_program(const Tile& tile, const ControlAccess& access) {
+  if (access.reads > 0 || !tile.core || !tile.core->has_overlays()) return false;
+  const auto bytes = static_cast<uint32_t>(4 * access.words.size());
+  const auto within = [&](uint32_t begin, uint32_t size) {
+    return access.offset >= begin && access.offset + bytes <= begin + size;
+  };
+  return within(kProgramMemory, kProgramMemoryBytes) || within(kCoreControl, 4);
+}
+
+}  // namespace
+
 void Array::control(const Sender& sender, std::span<Tile* const> ports,
                     std::span<const ControlAccess> accesses) {
   const Naming naming(control_sender_, sender);
   for (const ControlAccess& access : accesses) {
     for (Tile* const port : ports) {
+      if (log_ && !loads_program(*port, access)) log_->refuse("control packets for registers");
       if (access.reads == 0) {
         write_registers(*port, access.offset, access.words);
       } else {

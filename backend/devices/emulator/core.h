@@ -22,6 +22,8 @@ class Core : public Agent {
   // Of a core with overlays, if it is in the middle of a program: what it does there. Else empty.
   virtual std::string unfinished() const { return ""; }
   virtual bool has_overlays() const { return false; }
+  // Keeps what of data memory is this core's state out of a record (ActionLog::reserve).
+  virtual void reserve_state(ActionLog&) const {}
   virtual bool unloaded() const { return false; }  // it has overlays, none of which is loaded
   virtual uint32_t status() const = 0;             // the Core_Status register
   virtual bool calling() const = 0;  // a job of it or of its stream ports is under way

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "devices/emulator/array.h"
+#include "devices/emulator/loaded_arrays.h"
 #include "devices/emulator/replay/recordings.h"
 #include "devices/emulator/replay/rehearsal.h"
 #include "devices/emulator/residency.h"
@@ -67,10 +68,9 @@ class EmulatedDevice final : public Device, public DeviceTiming {
       : geometry_(arch::device_geometry(generation)),
         arithmetic_(arithmetic),
         residency_name_(residency),
-        array_(geometry_),
+        arrays_(geometry_),
         residency_(residency.empty() ? Residency{} : Residency::parse(residency)),
         reloads_(residency_) {
-    array_.require_waits(true);
     const char* replay = std::getenv("NPU_REPLAY");
     if (replay != nullptr && std::string_view(replay) == "0") replay_memory_->limit(0);
   }
@@ -83,13 +83,14 @@ class EmulatedDevice final : public Device, public DeviceTiming {
     return std::make_unique<HostView>(memory, bytes, access);
   }
 
+  bool repeats() const override { return replay_memory_->most() > 0 && !arrays_.current().timed(); }
   DeviceTiming* timing() override { return this; }
   void start(const TimingOptions& options) override;
   void stop() override;
   std::unique_ptr<Buffer> placeholder(size_t bytes) override {
     return std::make_unique<HostView>(nullptr, bytes, Access::kReadWrite);
   }
-  const RunTiming& last() const override { return array_.timing_report(); }
+  const RunTiming& last() const override { return arrays_.current().timing_report(); }
   std::shared_ptr<RunTrace> trace() const override { return recorder_; }
 
  protected:
@@ -109,6 +110,7 @@ class EmulatedDevice final : public Device, public DeviceTiming {
 
  private:
   friend class EmulatedRun;
+  Array& array() { return arrays_.current(); }
   void configure(const Configuration& configuration);
   std::vector<KernelFunction> kernels_of(const Configuration& configuration,
                                          const Program& program) const;
@@ -127,7 +129,7 @@ class EmulatedDevice final : public Device, public DeviceTiming {
   const arch::Geometry& geometry_;
   Arithmetic arithmetic_;
   std::string residency_name_;
-  Array array_;
+  LoadedArrays arrays_;
   EmulatedRun* running_ = nullptr;
   std::shared_ptr<ReplayMemory> replay_memory_ = std::make_shared<ReplayMemory>();
   // Timed runs.
@@ -158,12 +160,12 @@ class EmulatedRun final : public Run {
     }
     const auto& prepared = static_cast<const ParsedStream&>(*stream_);
     Recordings& recordings = prepared.recordings;
-    if (device_.residency_.replay && !device_.array_.timed()) {
-      rehearsal_.emplace(device_.array_, prepared.parsed, arguments, recordings);
+    if (device_.residency_.replay && !device_.array().timed()) {
+      rehearsal_.emplace(device_.array(), prepared.parsed, arguments, recordings);
       arguments_ = arguments;
     }
-    device_.array_.begin(prepared.parsed, arguments, &recordings);
-    replays_ = device_.array_.replaying();
+    device_.array().begin(prepared.parsed, arguments, &recordings);
+    replays_ = device_.array().replaying();
     device_.running_ = this;
   }
   ~EmulatedRun() override { cancel(); }
@@ -173,7 +175,7 @@ class EmulatedRun final : public Run {
   bool wait(std::chrono::nanoseconds timeout) override;
   void cancel() override {
     if (state_ != State::kRunning) return;
-    device_.array_.abort();
+    device_.array().abort();
     end(State::kCancelled);
     device_.run_failed();
   }
@@ -201,10 +203,10 @@ bool EmulatedRun::wait(std::chrono::nanoseconds timeout) {
   const auto deadline =
       forever ? Array::Deadline::max() : std::chrono::steady_clock::now() + timeout;
   try {
-    if (!device_.array_.resume(deadline)) return false;
-    report_ = device_.array_.report();
-    if (device_.residency_.on() && !device_.array_.timed()) {
-      check_locks(device_.array_, device_.initial_locks_);
+    if (!device_.array().resume(deadline)) return false;
+    report_ = device_.array().report();
+    if (device_.residency_.on() && !device_.array().timed()) {
+      check_locks(device_.array(), device_.initial_locks_);
     }
     if (rehearsal_ && replays_) rehearsal_->compare(arguments_);
     device_.count_run(replays_);
@@ -214,7 +216,8 @@ bool EmulatedRun::wait(std::chrono::nanoseconds timeout) {
     throw;
   }
   end(State::kDone);
-  if (device_.residency_.intruder && !device_.array_.timed()) device_.run_succeeded(stream_, refs_);
+  if (device_.residency_.intruder && !device_.array().timed())
+    device_.run_succeeded(stream_, refs_);
   return true;
 }
 
@@ -235,7 +238,10 @@ DeviceInfo EmulatedDevice::info() const {
 
 void EmulatedDevice::do_load(const Configuration& configuration) {
   if (running_ != nullptr) running_->cancel();
+  if (array().timed() || residency_.on()) return configure(configuration);
+  if (arrays_.reload(configuration.id)) return;
   configure(configuration);
+  arrays_.loaded(configuration.id);
 }
 
 std::vector<KernelFunction> EmulatedDevice::kernels_of(const Configuration& configuration,
@@ -266,23 +272,23 @@ Overlays EmulatedDevice::overlays_of(const Configuration& configuration) const {
 
 void EmulatedDevice::configure(const Configuration& configuration) {
   // What a configuration does not write may be anything.
-  array_.configure(configuration.txn, residency_.on() ? kLeftOver : std::byte{0});
+  array().configure(configuration.txn, residency_.on() ? kLeftOver : std::byte{0});
   const Overlays overlays = overlays_of(configuration);
   for (const Configuration::Core& core : configuration.cores) {
     if (core.program.code.empty() && !overlays->empty()) {
-      array_.attach(core.col, core.row, overlays);
+      array().attach(core.col, core.row, overlays);
     } else {
-      array_.attach(core.col, core.row, core.program, kernels_of(configuration, core.program));
+      array().attach(core.col, core.row, core.program, kernels_of(configuration, core.program));
     }
   }
-  if (!residency_.on() || array_.timed()) return;
+  if (!residency_.on() || array().timed()) return;
   // Locks at rest: channels and cores have taken what they take before any stream runs.
-  if (!array_.return_to_rest()) {
+  if (!array().return_to_rest()) {
     const std::vector<uint32_t> nothing =
         stream::Builder(geometry_.generation, geometry_.columns).finish();
-    array_.submit(std::as_bytes(std::span(nothing)), {});
+    array().submit(std::as_bytes(std::span(nothing)), {});
   }
-  initial_locks_ = lock_values(array_);
+  initial_locks_ = lock_values(array());
 }
 
 std::unique_ptr<Run> EmulatedDevice::do_submit(std::shared_ptr<const PreparedStream> stream,
@@ -291,7 +297,7 @@ std::unique_ptr<Run> EmulatedDevice::do_submit(std::shared_ptr<const PreparedStr
     fail(ErrorKind::kArgument, "[submit] a run has not ended yet; wait for it first");
   }
   try {
-    if (residency_.on() && !array_.timed()) disturb(*stream);
+    if (residency_.on() && !array().timed()) disturb(*stream);
     return std::make_unique<EmulatedRun>(*this, std::move(stream), refs);
   } catch (...) {
     forget_configuration();  // the array may have begun: the next load configures it afresh
@@ -316,21 +322,21 @@ void EmulatedDevice::run_intruder(const Intruders::Stream& stream) {
   for (size_t i = 0; i < copies.size(); ++i) {
     arguments.push_back({copies[i].data(), copies[i].size(), stream.writable[i]});
   }
-  array_.begin(static_cast<const ParsedStream&>(*stream.prepared).parsed, arguments);
-  array_.resume(Array::Deadline::max());
+  array().begin(static_cast<const ParsedStream&>(*stream.prepared).parsed, arguments);
+  array().resume(Array::Deadline::max());
   if (foreign) configure(*configuration());
 }
 
 void EmulatedDevice::start(const TimingOptions& options) {
   constants_.emplace(geometry_.generation, options.constants);
   recorder_ = options.trace ? std::make_shared<Recorder>(*options.trace) : nullptr;
-  array_.set_timing(&*constants_, options.data, recorder_.get(), options.kernels);
-  array_.set_watchdog_budget(kTimedWatchdogBudget);
+  array().set_timing(&*constants_, options.data, recorder_.get(), options.kernels);
+  array().set_watchdog_budget(kTimedWatchdogBudget);
 }
 
 void EmulatedDevice::stop() {
-  array_.set_timing(nullptr, true);
-  array_.set_watchdog_budget(Array::kWatchdogBudget);
+  array().set_timing(nullptr, true);
+  array().set_watchdog_budget(Array::kWatchdogBudget);
   constants_.reset();
   recorder_ = nullptr;
 }

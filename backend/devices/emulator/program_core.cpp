@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <set>
 
 #include "devices/emulator/array.h"
 #include "devices/emulator/replay/action_log.h"
@@ -137,7 +138,14 @@ int32_t ProgramCore::load_word(uint32_t address) const {
   return value;
 }
 
-void ProgramCore::store_word(uint32_t address, int32_t value) {
+int32_t ProgramCore::load_counter(uint32_t address) const {
+  int32_t value;
+  tile_.aliases.flush(address, sizeof value);
+  std::memcpy(&value, tile_.memory->data() + address, sizeof value);
+  return value;
+}
+
+void ProgramCore::store_counter(uint32_t address, int32_t value) {
   tile_.aliases.flush(address, sizeof value);
   std::memcpy(tile_.memory->data() + address, &value, sizeof value);
 }
@@ -145,7 +153,7 @@ void ProgramCore::store_word(uint32_t address, int32_t value) {
 size_t ProgramCore::slot(int counter, size_t slots) const {
   if (!loaded_) return static_cast<size_t>(counters_[static_cast<size_t>(counter)]);
   const uint32_t address = loaded_->counters + 4 * static_cast<uint32_t>(counter);
-  const int32_t value = load_word(address);
+  const int32_t value = load_counter(address);
   if (value >= 0 && static_cast<size_t>(value) < slots) return static_cast<size_t>(value);
   error(ErrorKind::kKernel,
         strf("finds %d in slot counter %d (address %u), which chooses among %zu slots, at %s; "
@@ -157,7 +165,7 @@ void ProgramCore::advance_slot(const Instruction& instruction) {
   const size_t slots = static_cast<size_t>(instruction.value);
   const int next = static_cast<int>((slot(instruction.lock, slots) + 1) % slots);
   if (loaded_) {
-    store_word(loaded_->counters + 4 * static_cast<uint32_t>(instruction.lock), next);
+    store_counter(loaded_->counters + 4 * static_cast<uint32_t>(instruction.lock), next);
   } else {
     counters_[static_cast<size_t>(instruction.lock)] = next;
   }
@@ -381,7 +389,9 @@ std::string ProgramCore::waiting() const {
 }
 
 ProgramCore::Rest ProgramCore::rest() const {
-  return {pc_, done_, halted_, state_, frames_, counters_, blocked_};
+  Rest rest{pc_, done_, halted_, state_, frames_, counters_, blocked_, loaded_};
+  each_counter([&](uint32_t address) { rest.counters.push_back(load_counter(address)); });
+  return rest;
 }
 
 void ProgramCore::put(const Rest& rest) {
@@ -390,8 +400,31 @@ void ProgramCore::put(const Rest& rest) {
   halted_ = rest.halted;
   state_ = rest.state;
   frames_ = rest.frames;
-  counters_ = rest.counters;
   blocked_ = rest.blocked;
+  if (!overlays_) {
+    counters_ = rest.counters;
+    return;
+  }
+  loaded_ = rest.loaded;
+  current_ = loaded_ ? static_cast<const CoreProgram*>(loaded_) : &own_;
+  auto next = rest.counters.begin();
+  each_counter([&](uint32_t address) { store_counter(address, *next++); });
+}
+
+void ProgramCore::reserve_state(ActionLog& log) const {
+  each_counter(
+      [&](uint32_t address) { log.reserve(tile_.memory->data() + address, sizeof(int32_t)); });
+}
+
+void ProgramCore::each_counter(const std::function<void(uint32_t)>& visit) const {
+  if (!overlays_) return;
+  std::set<uint32_t> addresses;  // overlays may share them
+  for (const OverlayProgram& overlay : *overlays_) {
+    for (uint32_t i = 0; i < static_cast<uint32_t>(overlay.program.counters); ++i) {
+      addresses.insert(overlay.counters + 4 * i);
+    }
+  }
+  std::ranges::for_each(addresses, visit);
 }
 
 bool ProgramCore::releases(const Tile& owner, int lock) const {

@@ -63,8 +63,8 @@ class ProgramCore final : public Core {
   // Where it is between two runs.
   struct Rest;
   Rest rest() const;
-  bool rests_at(const Rest& rest) const;
   void put(const Rest& rest);
+  void reserve_state(ActionLog& log) const override;
   // Whether its program, or any of its overlays, contains a release of this lock.
   bool releases(const Tile& owner, int lock) const override;
 
@@ -92,7 +92,10 @@ class ProgramCore final : public Core {
   void post_call();
   void log_call(ActionLog& log);
   int32_t load_word(uint32_t address) const;
-  void store_word(uint32_t address, int32_t value);
+  void each_counter(const std::function<void(uint32_t)>& visit) const;  // of overlays: its address
+  // Slot counters of the overlays: state of the core, wherever they lie.
+  int32_t load_counter(uint32_t address) const;
+  void store_counter(uint32_t address, int32_t value);
 
   CoreProgram own_;    // without overlays
   Overlays overlays_;  // or null
@@ -114,8 +117,9 @@ struct ProgramCore::Rest {
   bool done, halted;
   CoreState state;
   std::vector<Frame> frames;
-  std::vector<int> counters;
+  std::vector<int> counters;  // of overlays one after the other
   const Instruction* blocked;
+  const OverlayProgram* loaded;
 };
 
 }  // namespace npu::emulator

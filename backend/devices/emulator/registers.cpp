@@ -73,6 +73,8 @@ constexpr Range kShimMap[] = {
     {0x3FF00, 0x3FF3C, Block::kStored},  {0xFFF00, 0xFFF60, Block::kStored},
 };
 
+bool runs_overlays(const Tile& tile) { return tile.core && tile.core->has_overlays(); }
+
 const Range* find_range(const arch::Geometry& device, TileKind kind, uint32_t offset) {
   const std::span<const Range> map = kind == TileKind::kCore  ? std::span<const Range>(kCoreMap)
                                      : kind == TileKind::kMem ? std::span<const Range>(kMemMap)
@@ -138,6 +140,7 @@ void Array::write_register(uint32_t address, uint32_t value) {
     case Block::kCoreControl:
       return write_core_control(*target, value);
     case Block::kPadValue:
+      reconfigured_ |= !configuring_;
       target->pad_value[(offset - range->begin) / 4] = value;
       return;
     case Block::kShimMux:
@@ -271,10 +274,11 @@ void Array::write_switch(Tile& target, uint32_t offset, uint32_t value) {
 // A core that no stream ever wrote to runs from the moment its program is attached: configurations
 // without program memory do not enable it either. Cores with overlays have to be reset and enabled.
 void Array::write_core_control(Tile& target, uint32_t value) {
-  if (target.core && !target.core->has_overlays() && (value & kCoreReset) != 0) {
+  if (target.core && !runs_overlays(target) && (value & kCoreReset) != 0) {
     check_at_rest(target.core->calling(), target.name());
   }
   target.other_registers[kCoreControl] = value;
+  reconfigured_ |= !configuring_ && !runs_overlays(target);
   if (!target.core) return;
   stir(target);
   target.core->control(target.program_lost ? value & ~kCoreEnable : value);
@@ -290,8 +294,9 @@ void Array::write_program(Tile& target, uint32_t offset, std::span<const uint32_
            who().c_str(), target.name().c_str(), why.c_str());
     }
     // What ran in an earlier run is gone. A program attached since stands for what is written now.
-    if (!target.core->has_overlays()) target.program_lost = target.attached_in_run != runs_;
+    if (!runs_overlays(target)) target.program_lost = target.attached_in_run != runs_;
   }
+  reconfigured_ |= !configuring_ && !runs_overlays(target);
   std::copy(words.begin(), words.end(), target.program_memory.begin() + offset / 4);
 }
 

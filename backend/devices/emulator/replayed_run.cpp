@@ -1,6 +1,8 @@
 // Runs of the array that are recorded, and runs that repeat recorded ones (replay/recordings.h).
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "devices/emulator/array.h"
@@ -17,6 +19,12 @@ constexpr std::chrono::milliseconds kBetweenChecks{20};  // for Ctrl-C
 
 BlockPool& Array::blocks(int col) {
   return log_ ? log_->blocks(col) : blocks_[static_cast<size_t>(col)];
+}
+
+void Array::begin_epoch() {
+  static std::atomic<uint64_t> all{0};
+  epoch_ = ++all;
+  epoch_runs_ = runs_;
 }
 
 // Recorded runs begin and end without aliases, so that memories hold what they show.
@@ -44,19 +52,23 @@ void Array::begin_recording(const stream::Stream& stream, Recordings& recordings
   recordings_ = &recordings;
   log_ = std::make_unique<ActionLog>(buffers_, recorded_->arguments, blocks_.size(),
                                      recorded_->patches, recordings.most_bytes());
+  for (const auto& tile : tiles_) {
+    if (tile->core) tile->core->reserve_state(*log_);
+  }
   scheduler_.set_log(log_.get());
 }
 
 // Whether recorded runs may begin: the state in which loading left the array is known, and nothing
 // waits that a run has left.
 bool Array::find_rest() {
-  if (timed() || !configured_ || faulted_ || stream_ != nullptr) return false;
+  if (timed() || !configured_ || faulted_ || reconfigured_ || stream_ != nullptr) return false;
   if (rest_epoch_ != epoch_) {
     rest_epoch_ = epoch_;
     rest_ = nullptr;
     if (runs_ == epoch_runs_ && settles_untouched()) {
       std::optional<ControlState> state = ControlState::of(*this);
       if (state) rest_ = std::make_shared<const ControlState>(std::move(*state));
+      keep_loaded();
     }
   }
   return rest_ && !has_tokens() && rest_->leaves_nothing(*this);
@@ -81,6 +93,31 @@ bool Array::settles_untouched() {
   return report_.kernel_calls == 0 && report_.core_read_bytes == 0 &&
          report_.core_write_bytes == 0 && report_.memtile_read_bytes == 0 &&
          report_.memtile_write_bytes == 0;
+}
+
+void Array::keep_loaded() {
+  loaded_undecoded_ = undecoded_since_configure_;
+  loaded_.clear();
+  for (const auto& tile : tiles_) {
+    const std::span<const std::byte> memory(*tile->memory);
+    const auto last = std::find_if(memory.rbegin(), memory.rend(),
+                                   [](std::byte byte) { return byte != std::byte{0}; });
+    loaded_.push_back({tile->other_registers, {memory.begin(), last.base()}});
+  }
+}
+
+bool Array::reload() {
+  const Entry entry(*this, "configure");
+  if (!return_to_rest()) return false;
+  for (size_t t = 0; t < tiles_.size(); ++t) {
+    Tile& tile = *tiles_[t];
+    tile.other_registers = loaded_[t].registers;
+    const auto rest = std::ranges::copy(loaded_[t].memory, tile.memory->begin()).out;
+    std::fill(rest, tile.memory->end(), std::byte{0});
+  }
+  undecoded_since_configure_ = loaded_undecoded_;
+  report_ = RunReport{};
+  return true;
 }
 
 bool Array::return_to_rest() {
@@ -127,12 +164,14 @@ void Array::end_recording() {
   const auto can_compare = [&](const SteeringWord& word) { return comparable(word, *run); };
   if (!steering || !std::ranges::all_of(*steering, can_compare)) return recordings_->refuse();
   run->steering = std::move(*steering);
+  run->steering_bytes = log->take_steering();
   run->end = std::move(*end);
   for (PatchUse& patch : run->patches) {
     const uint32_t base = run->arguments[patch.argument].first + 1;
     patch.fixed |= std::ranges::find(fixed, base) != fixed.end();
   }
   run->phases = log->take_phases();
+  run->operands = log->take_operands();
   run->blocks = log->take_blocks();
   run->report = report_;
   recordings_->add(std::move(*run));

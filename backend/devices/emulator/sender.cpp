@@ -328,7 +328,6 @@ bool Sender::begin_move(uint64_t words) {
 }
 
 bool Sender::begin_control() {
-  if (ActionLog* log = ActionLog::current()) log->refuse("control packets");
   if (!current_.readable) {
     error(ErrorKind::kUnsupported,
           "sends control packets from an argument without memory, which a run without data cannot "
@@ -337,12 +336,22 @@ bool Sender::begin_control() {
   move_words_ = current_.left;
   state_ = State::kBusy;
   if (current_.owner != nullptr) locate(move_words_);
+  if (ActionLog* log = ActionLog::current()) log_control(*log);
   const size_t before = control_words_.size();
   control_words_.resize(before + move_words_);
   current_.walk.gather(reinterpret_cast<std::byte*>(control_words_.data() + before), move_words_);
   if (!current_.bd.tlast_suppress) parse_control();
   array_.scheduler().post(this);
   return false;
+}
+
+void Sender::log_control(ActionLog& log) const {
+  const Walk& walk = current_.walk;
+  if (current_.owner != nullptr || walk.contiguous() < move_words_) {
+    return log.refuse("control packets that no argument holds in a row");
+  }
+  const std::byte* const words = walk.base() + static_cast<int64_t>(walk.next()) * kWordBytes;
+  log.steers(std::span(words, move_words_ * kWordBytes), constant_, current_.patch);
 }
 
 void Sender::parse_control() {

@@ -86,6 +86,7 @@ class Sender : public BdEngine {
   // to TLAST, or several of which all but the last suppress it.
   bool begin_control();
   void parse_control();
+  void log_control(ActionLog& log) const;
   void finish_control();
   bool to_control() const { return route_ && !route_->controls.empty(); }
   const std::byte* copy_words(Walk& to);

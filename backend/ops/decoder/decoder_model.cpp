@@ -22,10 +22,9 @@ void check_matrix(const char* what, const DecoderModel& model, const DecoderMatr
   for (const DecoderSegment& segment : matrix) {
     found += segment.n;
     const auto region = static_cast<size_t>(segment.region);
-    const int64_t bytes = segment.row_blocks() * segment.column_blocks() * blocks::kBytes;
     if (segment.k != columns || segment.region < 0 || region >= model.region_bytes.size() ||
         segment.offset < 0 || segment.offset % 4 != 0 ||
-        segment.offset + bytes > model.region_bytes[region]) {
+        segment.offset + segment.bytes() > model.region_bytes[region]) {
       fail(ErrorKind::kShape,
            "[decoder] %s: a part of %lld x %lld at byte %lld of region %d does "
            "not fit; expected %lld columns inside the region",

@@ -37,6 +37,7 @@ struct DecoderSegment {
 
   int64_t row_blocks() const { return blocks::row_blocks(n); }
   int64_t column_blocks() const { return blocks::column_blocks(k, format); }
+  int64_t bytes() const { return row_blocks() * column_blocks() * blocks::kBytes; }
 };
 using DecoderMatrix = std::vector<DecoderSegment>;
 

@@ -167,16 +167,27 @@ RunReport Prefill::run(const PrefillTokens& tokens) {
   return report;
 }
 
+std::vector<Prefill::Part> Prefill::parts(const PrefillPlan& plan, int64_t rows) const {
+  const auto layers = static_cast<int64_t>(model_.layers.size());
+  const bool by_layer = operation_.device().repeats();
+  const int64_t count = by_layer ? layers : std::min(divide_up(rows, kSubmissionRows), layers);
+  std::vector<Part> parts;
+  for (int64_t part = 0; part < count; ++part) {
+    parts.push_back({static_cast<size_t>(layers * part / count) * PrefillPlan::kLayerSteps,
+                     static_cast<size_t>(layers * (part + 1) / count) * PrefillPlan::kLayerSteps});
+  }
+  const size_t behind = parts.back().last;
+  if (by_layer && behind < plan.steps()) parts.push_back({behind, plan.steps()});
+  parts.back().last = plan.steps();
+  return parts;
+}
+
 // All steps.
 RunReport Prefill::submit(PrefillPlan& plan, Place& at, std::span<std::byte> memory, int64_t rows) {
-  const auto layers = static_cast<int64_t>(model_.layers.size());
-  const int64_t parts = std::min(divide_up(rows, kSubmissionRows), layers);
   CachePool pool(operation_.device(), memory);
   RunReport report;
-  for (int64_t part = 0; part < parts; ++part) {
-    const auto first = static_cast<size_t>(layers * part / parts) * PrefillPlan::kLayerSteps;
-    const auto last = static_cast<size_t>(layers * (part + 1) / parts) * PrefillPlan::kLayerSteps;
-    add(report, submit_steps(plan, first, part + 1 < parts ? last : plan.steps(), at, pool.ref()));
+  for (const Part& part : parts(plan, rows)) {
+    add(report, submit_part(plan, part, at, pool.ref()));
   }
   operation_.count_copy(pool.finish());
   return report;
@@ -198,17 +209,57 @@ BufferRef Prefill::headers(const PrefillPlan& plan) {
   return {headers_.get(), 0, bytes, Access::kRead};
 }
 
-RunReport Prefill::submit_steps(PrefillPlan& plan, size_t first, size_t last, const Place& at,
-                                const BufferRef& pool) {
-  const auto entry = operation_.prepare_once([&](stream::Builder& builder) {
-    append_prefill(builder, operation_.configuration(), array_, plan, first, last);
+namespace {
+
+// What of a region a part multiplies by.
+struct Weights {
+  int64_t first = 0, end = 0;  // bytes
+  void add(const DecoderSegment& segment) {
+    first = end == 0 ? segment.offset : std::min(first, segment.offset);
+    end = std::max(end, segment.offset + segment.bytes());
+  }
+};
+
+// By region, of steps [first, last) of a plan.
+std::vector<Weights> weights_of(const DecoderModel& model, size_t first, size_t last) {
+  std::vector<Weights> all(model.region_bytes.size());
+  const auto add = [&](const DecoderMatrix& matrix) {
+    for (const DecoderSegment& segment : matrix) {
+      all[static_cast<size_t>(segment.region)].add(segment);
+    }
+  };
+  const size_t layers = model.layers.size(), steps = PrefillPlan::kLayerSteps;
+  for (size_t layer = first / steps; layer < layers && layer * steps < last; ++layer) {
+    const DecoderLayer& of = model.layers[layer];
+    for (const DecoderMatrix* matrix : {&of.qkv, &of.output, &of.gate_up, &of.down}) add(*matrix);
+  }
+  if (last > layers * steps) add(model.head);
+  return all;
+}
+
+}  // namespace
+
+// Arguments with weights begin where the part's do: so those of other layers are alike.
+RunReport Prefill::submit_part(PrefillPlan& plan, const Part& part, const Place& at,
+                               const BufferRef& pool) {
+  std::vector<BufferRef> weights;
+  std::vector<int64_t> origins;
+  for (size_t region = 0; const Weights& used : weights_of(model_, part.first, part.last)) {
+    const BufferRef& all = regions_->refs()[region++];
+    origins.push_back(used.first);
+    weights.push_back(used.end == 0 ? BufferRef{} : all.after(static_cast<size_t>(used.first)));
+    weights.back().bytes = static_cast<size_t>(used.end - used.first);
+  }
+  const auto entry = operation_.prepare_alike([&](stream::Builder& builder) {
+    append_prefill(builder, operation_.configuration(), array_, plan, part.first, part.last,
+                   origins);
     return std::monostate{};
   });
   std::vector<BufferRef> arguments = {
       {at.buffer.get(), 0, static_cast<size_t>(at.layout->bytes()), Access::kReadWrite},
       pool,
       headers(plan)};
-  arguments.insert(arguments.end(), regions_->refs().begin(), regions_->refs().end());
+  arguments.insert(arguments.end(), weights.begin(), weights.end());
   return operation_.submit(*entry, arguments);
 }
 

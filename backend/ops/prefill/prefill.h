@@ -50,7 +50,7 @@ class Prefill {
           std::span<const std::span<const std::byte>> regions, const DecoderNorms& norms);
 
   // Tokens of a run at most; rows whose layers are one submission: more are split by layers, as
-  // streams would grow with them.
+  // streams would grow with them. A device that repeats runs gets a submission per layer.
   static constexpr int64_t kMaxTokens = 2048, kSubmissionRows = 1024;
   const DecoderModel& model() const { return model_; }
   RunReport run(const PrefillTokens& tokens);
@@ -78,8 +78,13 @@ class Prefill {
   void write(const Rows& rows, Place& at) const;
   RunReport submit(PrefillPlan& plan, Place& at, std::span<std::byte> pool, int64_t rows);
   BufferRef headers(const PrefillPlan& plan);
-  RunReport submit_steps(PrefillPlan& plan, size_t first, size_t last, const Place& at,
-                         const BufferRef& pool);
+  // Steps of a submission: [first, last) of the plan.
+  struct Part {
+    size_t first, last;
+  };
+  std::vector<Part> parts(const PrefillPlan& plan, int64_t rows) const;
+  RunReport submit_part(PrefillPlan& plan, const Part& part, const Place& at,
+                        const BufferRef& pool);
   void read(const PrefillTokens& tokens, const Place& at) const;
 
   Operation<int> operation_;

@@ -107,7 +107,8 @@ class PrefillPlan {
   const PrefillArray::Program& program(size_t step) const;
   PrefillStep make(size_t step);
   // What kPrefillHeaders has: the array's control packets, then the headers of the jobs of the
-  // steps that were made, an object of A each.
+  // steps that were made since begin(), an object of A each.
+  void begin() { headers_.clear(); }
   std::vector<std::byte> headers() const;
   std::vector<std::byte> job_headers() const;  // without the packets
 

@@ -24,8 +24,8 @@ constexpr BdRing kABds{0, 4}, kBBds{4, 4}, kLowerBds{8, 4}, kUpperBds{12, 4};
 class PrefillCommands : private QueueCommands {
  public:
   PrefillCommands(stream::Builder& builder, const Configuration& configuration,
-                  const PrefillArray& array, PrefillPlan& plan)
-      : QueueCommands(builder, configuration), plan_(plan) {
+                  const PrefillArray& array, PrefillPlan& plan, std::span<const int64_t> origins)
+      : QueueCommands(builder, configuration), plan_(plan), origins_(origins) {
     for (int r = 0; r < PrefillArray::kRows; ++r) add(port("A", r), kABds);
     for (int c = 0; c < array.columns; ++c) add(port("B", c), kBBds);
     results_ = channels_.size();
@@ -106,9 +106,14 @@ class PrefillCommands : private QueueCommands {
     const PrefillTask& task = channel.tasks.front();
     channel.under_way.emplace_back(task.group + task.part, pushed_++);
     const Port& at = task.program ? *programs_port_ : channel.queue.port();
-    push_bd(at, channel.queue.next(), shim_bd(task.bd, geometry_), task.argument, task.offset,
-            task.repeats, true);
+    push_bd(at, channel.queue.next(), shim_bd(task.bd, geometry_), task.argument,
+            task.offset - origin(task.argument), task.repeats, true);
     channel.tasks.pop_front();
+  }
+
+  int64_t origin(uint32_t argument) const {
+    const size_t region = argument - size_t{kPrefillRegions};  // wraps around for other arguments
+    return region < origins_.size() ? origins_[region] : 0;
   }
 
   void wait_next(Channel& channel) {
@@ -155,6 +160,7 @@ class PrefillCommands : private QueueCommands {
   }
 
   PrefillPlan& plan_;
+  std::span<const int64_t> origins_;
   std::vector<Channel> channels_;
   const Port* programs_port_ = nullptr;
   ShimQueue programs_;         // those that have a channel of their own
@@ -167,8 +173,10 @@ class PrefillCommands : private QueueCommands {
 }  // namespace
 
 void append_prefill(stream::Builder& builder, const Configuration& configuration,
-                    const PrefillArray& array, PrefillPlan& plan, size_t first, size_t last) {
-  PrefillCommands(builder, configuration, array, plan).append(first, last);
+                    const PrefillArray& array, PrefillPlan& plan, size_t first, size_t last,
+                    std::span<const int64_t> origins) {
+  plan.begin();
+  PrefillCommands(builder, configuration, array, plan, origins).append(first, last);
 }
 
 }  // namespace npu::ops

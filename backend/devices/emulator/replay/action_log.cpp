@@ -23,12 +23,7 @@ thread_local Lane* current_lane = nullptr;  // null: the serial one
 // Lanes of fewer actions than this are not worth waking threads for.
 constexpr size_t kFewActions = 4;
 
-// Lists of operands that a call is compared with: those of a column's cores and their buffers.
-constexpr size_t kRecentLists = 48;
-
 constexpr size_t kMostKnown = 64;  // words of a lane
-
-constexpr uint64_t kMostWritten = uint64_t{1} << 32;  // where it is not known: more than a tile has
 
 template <typename T>
 size_t bytes_of(const std::vector<T>& list) {
@@ -43,9 +38,8 @@ void append_list(std::vector<T>& to, std::vector<T>& from) {
 }  // namespace
 
 size_t Lane::bytes() const {
-  return bytes_of(actions) + bytes_of(walks) + bytes_of(calls) + bytes_of(operands) +
-         bytes_of(blocks) + bytes_of(traces) + bytes_of(values) + bytes_of(first_copies) +
-         bytes_of(copies) + bytes_of(lists) + bytes_of(known);
+  return bytes_of(actions) + bytes_of(walks) + bytes_of(calls) + bytes_of(blocks) +
+         bytes_of(traces) + bytes_of(first_copies) + bytes_of(copies) + bytes_of(known);
 }
 
 void Lane::append(Lane&& other) {
@@ -68,11 +62,9 @@ void Lane::append(Lane&& other) {
         break;
     }
   }
-  for (CallAction& call : other.calls) call.first += static_cast<uint32_t>(operands.size());
   append_list(actions, other.actions);
   append_list(walks, other.walks);
   append_list(calls, other.calls);
-  append_list(operands, other.operands);
   append_list(blocks, other.blocks);
 }
 
@@ -88,6 +80,8 @@ ActionLog::ActionLog(std::span<const Argument> arguments, std::span<const Argume
   for (size_t c = 0; c < columns; ++c) {
     pools_.push_back(std::make_unique<BlockPool>(BlockPool::Sizes::kFixed));
   }
+  lists_.push_back(std::make_unique<OperandLists>());
+  serial_.lists = lists_[0].get();
 }
 
 ActionLog* ActionLog::current() { return current_log; }
@@ -109,6 +103,7 @@ void ActionLog::close_serial() {
   if (serial_.actions.empty()) return;
   phases_.emplace_back();
   phases_.back().push_back(std::exchange(serial_, {}));
+  serial_.lists = lists_[0].get();
   bytes_ += phases_.back()[0].bytes();
 }
 
@@ -117,10 +112,15 @@ void ActionLog::begin_lanes(size_t count) {
   if (refused() || full()) phases_.clear();  // the memory is of no use any more
   close_serial();
   lanes_.resize(count);
+  while (lists_.size() <= count) lists_.push_back(std::make_unique<OperandLists>());
+  for (size_t i = 0; i < count; ++i) lanes_[i].lists = lists_[i + 1].get();
 }
 
 void ActionLog::end_lanes() {
   std::erase_if(lanes_, [](const Lane& lane) { return lane.actions.empty(); });
+  bytes_ -= std::exchange(lists_bytes_, 0);
+  for (const auto& lists : lists_) lists_bytes_ += lists->bytes();
+  bytes_ += lists_bytes_;
   for (const Lane& lane : lanes_) bytes_ += lane.bytes();
   if (!lanes_.empty()) phases_.push_back(std::exchange(lanes_, {}));
   lanes_.clear();
@@ -152,7 +152,7 @@ void ActionLog::put(Action action) {
     case Action::Kind::kScatter:
     case Action::Kind::kReorder:
       into.known.clear();
-      break;
+      break;  // move() has seen where
     case Action::Kind::kUnpack:
     case Action::Kind::kCall:
     case Action::Kind::kSteer:
@@ -181,6 +181,7 @@ void ActionLog::move(const Walk& from, const Walk& to, uint64_t words, uint32_t 
   action.to = linear_to ? next(to) : begin(to);
   if (!linear_from) into.walks.push_back(from);
   if (!linear_to) into.walks.push_back(to);
+  if (!linear_to) check_reserved(to, words);
   if (!linear_from) action.kind = linear_to ? Action::Kind::kGather : Action::Kind::kReorder;
   if (linear_from && !linear_to) action.kind = Action::Kind::kScatter;
   put(action);
@@ -215,65 +216,29 @@ void ActionLog::call(const CallAction::Function& function, const kernels::Declar
     list[i] = {arguments[i].data ? place(arguments[i].data) : Place{}, arguments[i]};
   }
   const auto operands = std::span(list).first(arguments.size());
-  CallAction call{&function, &state, static_cast<uint32_t>(into.operands.size()),
-                  static_cast<uint32_t>(operands.size())};
+  CallAction call;
+  call.function = &function;
+  call.state = &state;
+  call.count = static_cast<uint16_t>(operands.size());
   if (joins(into, call, operands, kernel)) return;
+  const OperandTrace* traces = into.lists->find(call, operands, kernel);
+  if (traces == nullptr) traces = into.lists->add(call, operands, kernel, arguments);
   into.first_copies.push_back(into.copies.size());
-  if (!finds_list(into, call, operands, kernel)) {
-    into.lists.push_back(static_cast<uint32_t>(into.calls.size()));
-    into.operands.insert(into.operands.end(), operands.begin(), operands.end());
-    trace(into, kernel, arguments);
-  }
-  for (uint32_t i = 0; i < call.count; ++i) {
-    const uint64_t written = into.traces[call.first + i].written;
-    if (written > 0) forget(into, into.operands[call.first + i].place, written);
-  }
+  if (kernel.copies != nullptr) copy_words(into, kernel, arguments);
+  forget_written(into, call, traces);
   into.calls.push_back(call);
+  into.traces.push_back(traces);
   put({Action::Kind::kCall, static_cast<uint32_t>(into.calls.size() - 1), 0, {}, {}});
 }
-
-namespace {
-
-struct Moved {
-  uint32_t operand = 0;
-  int64_t bytes = 0;
-};
-
-// How the operands of `now` differ from the list of `before`: nothing, or only the place of one
-// that is only read, and no call reads or leaves words that steer.
-std::optional<Moved> moved(const Lane& lane, const CallAction& before, const CallAction& now,
-                           std::span<const OperandAction> operands,
-                           const kernels::Declaration& kernel) {
-  if (before.function != now.function || before.state != now.state || before.count != now.count ||
-      now.count == 0 || kernel.copies != nullptr) {
-    return std::nullopt;
-  }
-  std::optional<Moved> moved;
-  for (uint32_t i = 0; i < now.count; ++i) {
-    const OperandAction &old = lane.operands[before.first + i], &operand = operands[i];
-    if (lane.traces[before.first + i].steering != kernels::Steering::kNone) return std::nullopt;
-    if (old.argument.value != operand.argument.value || old.place.base != operand.place.base ||
-        old.argument.packed != operand.argument.packed ||
-        (old.argument.data == nullptr) != (operand.argument.data == nullptr)) {
-      return std::nullopt;
-    }
-    if (old.place.offset == operand.place.offset) continue;
-    if (moved || !kernel.operands[i].read_only) return std::nullopt;
-    moved = {i, operand.place.offset - old.place.offset};
-  }
-  return moved.value_or(Moved{});
-}
-
-}  // namespace
 
 // The call is one more of those that the lane has made last.
 bool ActionLog::joins(Lane& lane, const CallAction& call, std::span<const OperandAction> operands,
                       const kernels::Declaration& kernel) {
   if (lane.actions.empty() || lane.actions.back().kind != Action::Kind::kCall) return false;
   CallAction& last = lane.calls.back();
-  const std::optional<Moved> to = moved(lane, last, call, operands, kernel);
+  const auto to = OperandLists::moved(last, lane.traces.back(), call, operands, kernel);
   if (!to) return false;
-  const uint32_t operand = to->bytes != 0 ? to->operand : last.moving;
+  const uint16_t operand = to->bytes != 0 ? to->operand : last.moving;
   const int64_t distance = to->bytes - last.start;
   if ((last.times > 1 || last.start != 0) && operand != last.moving) return false;
   if (last.times > 1 && distance != last.stride * last.times) return false;
@@ -283,51 +248,15 @@ bool ActionLog::joins(Lane& lane, const CallAction& call, std::span<const Operan
   return true;
 }
 
-// One of the lane's last lists serves the call as well.
-bool ActionLog::finds_list(const Lane& lane, CallAction& call,
-                           std::span<const OperandAction> operands,
-                           const kernels::Declaration& kernel) {
-  size_t left = std::min(lane.lists.size(), kRecentLists);
-  for (const uint32_t number : std::views::reverse(lane.lists)) {
-    if (left-- == 0) return false;
-    const CallAction& before = lane.calls[number];
-    const std::optional<Moved> to = moved(lane, before, call, operands, kernel);
-    if (!to) continue;
-    call.first = before.first;
-    call.moving = to->operand;
-    call.start = to->bytes;
-    return true;
-  }
-  return false;
-}
-
-void ActionLog::trace(Lane& lane, const kernels::Declaration& kernel,
-                      std::span<const KernelArgument> arguments) {
+// A call with smaller operands fails, like one that copies to places outside of them.
+void ActionLog::copy_words(Lane& lane, const kernels::Declaration& kernel,
+                           std::span<const KernelArgument> arguments) {
   const kernels::OperandUses uses = kernels::operand_uses(kernel, arguments);
-  const kernels::SteeringFirsts firsts = kernels::steering_firsts(kernel, arguments);
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    OperandTrace& trace = lane.traces.emplace_back();
-    const KernelArgument& argument = arguments[i];
-    const kernels::Operand& operand = kernel.operands[i];
-    if (argument.data == nullptr) continue;
-    if (!uses[i].read_only) trace.written = std::min(uses[i].bytes, kMostWritten);
-    const uint64_t end = (uint64_t{firsts[i]} + static_cast<uint64_t>(operand.steering_words)) * 4;
-    // A call with such operands fails.
-    if (operand.steering == kernels::Steering::kNone || end > argument.bytes) continue;
-    trace.steering = operand.steering;
-    trace.first = firsts[i];
-    trace.words = static_cast<uint32_t>(operand.steering_words);
-    trace.values = lane.values.size();
-    lane.values.resize(lane.values.size() + trace.words);
-    std::memcpy(lane.values.data() + trace.values, argument.data + 4 * uint64_t{trace.first},
-                size_t{4} * trace.words);
-  }
-  // A call with smaller operands fails, like one that copies to places outside of them.
   const bool whole =
       std::ranges::all_of(std::views::iota(size_t{0}, arguments.size()), [&](size_t i) {
         return arguments[i].data == nullptr || arguments[i].bytes >= uses[i].bytes;
       });
-  if (kernel.copies == nullptr || !whole) return;
+  if (!whole) return;
   kernels::WordCopies copies;
   kernel.copies(arguments.data(), copies);
   lane.copies.insert(lane.copies.end(), copies.list, copies.list + copies.count);
@@ -346,7 +275,70 @@ void ActionLog::steers(const std::byte* word, uint32_t value) {
   put({Action::Kind::kSteer, 0, value, {}, at});
 }
 
+void ActionLog::reserve(const std::byte* begin, uint64_t bytes) {
+  const Place at = place(begin);
+  assert(at.base == Place::kAbsolute);
+  const std::pair range(at.offset, at.offset + static_cast<int64_t>(bytes));
+  reserved_.insert(std::ranges::upper_bound(reserved_, range), range);
+}
+
+void ActionLog::check_reserved(const Place& place, uint64_t bytes) {
+  if (place.base != Place::kAbsolute) return;
+  const auto next =
+      std::ranges::upper_bound(reserved_, place.offset, {}, &std::pair<int64_t, int64_t>::second);
+  if (next == reserved_.end() || next->first >= place.offset + static_cast<int64_t>(bytes)) return;
+  refuse("a move to the state of a core");
+}
+
+void ActionLog::check_reserved(Walk to, uint64_t words) {
+  const Place begin = place(to.base());
+  const int64_t memory = arch::tile_geometry(arch::TileKind::kCore).memory_bytes;
+  const auto near = [&](const std::pair<int64_t, int64_t>& range) {
+    return std::abs(range.first - begin.offset) < memory;
+  };
+  if (begin.base != Place::kAbsolute || std::ranges::none_of(reserved_, near)) return;
+  while (words > 0) {
+    const uint64_t run = std::min(words, to.contiguous());
+    check_reserved(place(to.base() + static_cast<int64_t>(to.next()) * kWordBytes),
+                   run * kWordBytes);
+    to.skip(run);
+    words -= run;
+  }
+}
+
+// Once for each place that the stream sends them from.
+void ActionLog::steers(std::span<const std::byte> bytes, bool constant, uint32_t patch) {
+  const Place at = place(bytes.data());
+  if (!constant || at.base == Place::kAbsolute) return refuse("control packets that may change");
+  if (patch != 0) fixes_patch(patch);
+  const bool known = std::ranges::any_of(steering_, [&](const SteeringBytes& other) {
+    return other.place.base == at.base && other.place.offset == at.offset &&
+           other.bytes.size() == bytes.size();
+  });
+  if (known) return;
+  steering_.push_back({at, {bytes.begin(), bytes.end()}});
+  bytes_ += bytes.size();
+}
+
+// All that a call writes but the words that it keeps.
+void ActionLog::forget_written(Lane& lane, const CallAction& call, const OperandTrace* traces) {
+  for (uint32_t i = 0; i < call.count; ++i) {
+    const OperandTrace& trace = traces[i];
+    Place place = call.operands[i].place;
+    uint64_t written = trace.written;
+    if (written == 0) continue;
+    if (trace.steering == kernels::Steering::kKeeps) {
+      forget(lane, place, uint64_t{trace.first} * kWordBytes);
+      const uint64_t kept = (uint64_t{trace.first} + trace.words) * kWordBytes;
+      place.offset += static_cast<int64_t>(kept);
+      written -= std::min(written, kept);
+    }
+    forget(lane, place, written);
+  }
+}
+
 void ActionLog::forget(Lane& lane, const Place& place, uint64_t bytes) {
+  check_reserved(place, bytes);
   std::erase_if(lane.known, [&](const Lane::Known& word) {
     return word.place.base == place.base && word.place.offset + kWordBytes > place.offset &&
            word.place.offset < place.offset + static_cast<int64_t>(bytes);
@@ -360,6 +352,12 @@ std::span<const Phase> ActionLog::phases() {
   return phases_;
 }
 
+std::vector<Chunks<OperandAction>> ActionLog::take_operands() {
+  std::vector<Chunks<OperandAction>> all;
+  for (const auto& lists : lists_) all.push_back(lists->take_operands());
+  return all;
+}
+
 // Neighbours of one lane each become one, and so do the lanes of a phase that has little to do.
 std::vector<Phase> ActionLog::take_phases() {
   close_serial();
@@ -367,11 +365,10 @@ std::vector<Phase> ActionLog::take_phases() {
   for (Phase& phase : phases_) {
     for (Lane& lane : phase) {
       std::erase_if(lane.actions, [](const Action& a) { return a.kind == Action::Kind::kSteer; });
+      lane.lists = nullptr;
       lane.traces = {};
-      lane.values = {};
       lane.first_copies = {};
       lane.copies = {};
-      lane.lists = {};
       lane.known = {};
     }
     std::erase_if(phase, [](const Lane& lane) { return lane.actions.empty(); });

@@ -10,10 +10,12 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "devices/emulator/aliasing.h"
 #include "devices/emulator/replay/argument_shape.h"
+#include "devices/emulator/replay/operand_lists.h"
 #include "devices/emulator/walk.h"
 #include "kernels/declaration.h"
 #include "kernels/kernel.h"
@@ -22,23 +24,12 @@ namespace npu::emulator {
 
 struct Argument;
 
-inline constexpr int64_t kWordBytes = 4;
-
 // What runs do with the address that an ADDRESS_PATCH gives a BD.
 struct PatchUse {
   uint64_t offset = 0;  // into `argument`, in the recorded run
   uint32_t argument = 0;
   uint64_t reach = 0;  // bytes from there on that its BD touches; 0: none ran
   bool fixed = false;  // other addresses make other runs
-};
-
-// `offset` bytes into an argument, of those that share memory the first one, or an address that is
-// the same in every run (of a tile's memory or of a block).
-struct Place {
-  static constexpr uint32_t kAbsolute = 0;
-  int64_t offset = 0;
-  uint32_t base = kAbsolute;  // argument + 1
-  uint32_t patch = 0;         // the address patch of the stream that it moves with; 0: none
 };
 
 struct Action {
@@ -58,32 +49,10 @@ struct Action {
   Place to, from;
 };
 
-// A call, or several in a row that differ in the place of one operand. Calls of a lane may share
-// the list of their operands.
-struct CallAction {
-  using Function = std::function<void(std::span<const KernelArgument>, CoreState&)>;
-  const Function* function;
-  CoreState* state;
-  uint32_t first, count;  // of its operands
-  uint32_t times = 1;
-  uint32_t moving = 0;  // of the operands: lies `start` bytes behind its place in the list,
-  int64_t start = 0;    // `stride` bytes further with every call
-  int64_t stride = 0;
-};
-
-// An operand of a call: a place, or an integer.
-struct OperandAction {
+// Bytes of an argument that steer a run.
+struct SteeringBytes {
   Place place;
-  KernelArgument argument;  // data: whether there is one
-};
-
-// What is known of an operand while the run is recorded (steering.h): bytes that the call may
-// write, and its words that steer the core, whose values before the call are in Lane::values.
-struct OperandTrace {
-  uint64_t written = 0;
-  kernels::Steering steering = kernels::Steering::kNone;
-  uint32_t first = 0, words = 0;
-  size_t values = 0;
+  std::vector<std::byte> bytes;
 };
 
 // What one thread does in a phase.
@@ -91,14 +60,13 @@ struct Lane {
   std::vector<Action> actions;
   std::vector<Walk> walks;
   std::vector<CallAction> calls;
-  std::vector<OperandAction> operands;
   std::vector<SharedBlock*> blocks;
-  // Only while it is recorded: of each operand; of each call the number of its first copied words.
-  std::vector<OperandTrace> traces;
-  std::vector<uint32_t> values;
+  // Only while it is recorded: where calls find operands; of each call what is known of them, and
+  // the number of its first copied words.
+  OperandLists* lists = nullptr;
+  std::vector<const OperandTrace*> traces;
   std::vector<size_t> first_copies;
   std::vector<kernels::WordCopy> copies;
-  std::vector<uint32_t> lists;  // calls that have a list of operands of their own
   struct Known {
     Place place;
     uint32_t value;
@@ -116,6 +84,9 @@ class ActionLog {
  public:
   ActionLog(std::span<const Argument> arguments, std::span<const ArgumentShape> shapes,
             size_t columns, std::span<PatchUse> patches, size_t most_bytes);
+  // So many bytes from an address on are part of the state that runs begin and end with: a run that
+  // moves anything there is refused.
+  void reserve(const std::byte* begin, uint64_t bytes);
 
   // The lane of the calling thread: that of the serial part, unless a LaneScope says otherwise.
   static ActionLog* current();
@@ -141,6 +112,10 @@ class ActionLog {
   void call(const CallAction::Function& function, const kernels::Declaration& kernel,
             std::span<const KernelArgument> arguments, CoreState& state);
   void steers(const std::byte* word, uint32_t value);
+  // A BD that begins has these bytes of an argument, which tell what cores do. The run is refused
+  // if others than its caller may write them, or if they lie elsewhere.
+  void steers(std::span<const std::byte> bytes, bool constant, uint32_t patch);
+  std::vector<SteeringBytes> take_steering() { return std::move(steering_); }
   // The run does what only the register level can do. May be called by every thread.
   void refuse(const char* why);
   const char* refused() const { return refused_.load(std::memory_order_relaxed); }
@@ -154,18 +129,20 @@ class ActionLog {
   // The phases in as few as do the same. The log is empty then.
   std::vector<Phase> take_phases();
   std::vector<std::unique_ptr<BlockPool>> take_blocks() { return std::move(pools_); }
+  // What calls refer to.
+  std::vector<Chunks<OperandAction>> take_operands();
 
  private:
   Place place(const std::byte* address) const;
-  static void trace(Lane& lane, const kernels::Declaration& kernel,
-                    std::span<const KernelArgument> arguments);
+  static void copy_words(Lane& lane, const kernels::Declaration& kernel,
+                         std::span<const KernelArgument> arguments);
   // So many bytes from a place on are written: what was known of their words is void.
-  static void forget(Lane& lane, const Place& place, uint64_t bytes);
+  void forget(Lane& lane, const Place& place, uint64_t bytes);
+  void check_reserved(const Place& place, uint64_t bytes);
+  void check_reserved(Walk to, uint64_t words);
+  void forget_written(Lane& lane, const CallAction& call, const OperandTrace* traces);
   static bool joins(Lane& lane, const CallAction& call, std::span<const OperandAction> operands,
                     const kernels::Declaration& kernel);
-  static bool finds_list(const Lane& lane, CallAction& call,
-                         std::span<const OperandAction> operands,
-                         const kernels::Declaration& kernel);
   Lane& lane();
   void put(Action action);
   void close_serial();
@@ -174,11 +151,15 @@ class ActionLog {
     const std::byte *begin, *end;
     uint32_t base;
   };
-  std::vector<Range> arguments_;  // by address
+  std::vector<Range> arguments_;                       // by address
+  std::vector<std::pair<int64_t, int64_t>> reserved_;  // by address: first and end
+  std::vector<SteeringBytes> steering_;
   const std::span<PatchUse> patches_;
   const size_t most_bytes_;
   std::vector<std::unique_ptr<BlockPool>> pools_;
   std::vector<Phase> phases_;
+  std::vector<std::unique_ptr<OperandLists>> lists_;  // of the serial lane, then of the others
+  size_t lists_bytes_ = 0;
   Lane serial_;
   Phase lanes_;
   size_t bytes_ = 0;

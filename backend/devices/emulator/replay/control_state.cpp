@@ -9,6 +9,7 @@ namespace npu::emulator {
 
 std::optional<ControlState> ControlState::of(Array& array) {
   ControlState state;
+  std::shared_ptr<const std::vector<uint32_t>> program;
   for (const auto& tile : array.tiles()) {
     TileState& of = state.tiles_.emplace_back();
     for (const Lock& lock : tile->locks) {
@@ -25,8 +26,16 @@ std::optional<ControlState> ControlState::of(Array& array) {
     }
     if (tile->core == nullptr) continue;
     const auto* core = dynamic_cast<const ProgramCore*>(tile->core.get());
-    if (core == nullptr || core->has_overlays()) return std::nullopt;
+    if (core == nullptr) return std::nullopt;
     of.core = core->rest();
+    if (!core->has_overlays()) continue;
+    const auto control = tile->other_registers.find(kCoreControl);
+    of.core_control = control == tile->other_registers.end() ? 0 : control->second;
+    if (!program || *program != tile->program_memory) {  // most cores have the same one
+      program = std::make_shared<const std::vector<uint32_t>>(tile->program_memory);
+      state.program_bytes_ += 4 * program->size();
+    }
+    of.program = program;
   }
   return state;
 }
@@ -69,11 +78,18 @@ void ControlState::install(Array& array, std::span<const int64_t> moved) const {
       for (BdEngine* channel : side) channel->put(to.channels[next++]);
     }
     if (to.core) static_cast<ProgramCore&>(*tile.core).put(*to.core);
+    if (!to.program) continue;
+    tile.program_memory = *to.program;
+    if (to.core_control == 0) {
+      tile.other_registers.erase(kCoreControl);
+    } else {
+      tile.other_registers[kCoreControl] = to.core_control;
+    }
   }
 }
 
 size_t ControlState::bytes() const {
-  size_t sum = 0;
+  size_t sum = program_bytes_;
   for (const TileState& tile : tiles_) {
     sum += sizeof tile + tile.locks.size() * 8 + tile.bds.size() * (sizeof(BdSlot)) +
            tile.channels.size() * sizeof(BdEngine::Rest);

@@ -1,11 +1,12 @@
 // Everything of an array that decides what a run does next, between two runs: locks, BDs, where
-// channels and cores are. Routes, core control, pad values and programs are not part of it: a run
-// that changes those is not recorded. Nor are data memories, of which only
-// words that steer cores matter (steering.h).
+// channels and cores are, of cores with overlays the one that is loaded and its slot counters.
+// Routes, pad values and other programs are not part of it: a run that changes those is not
+// recorded. Nor are data memories else, of which only words that steer cores matter (steering.h).
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -20,7 +21,7 @@ class Array;
 
 class ControlState {
  public:
-  // Of an array between two runs. Empty if a core has no worker program, or one that streams load.
+  // Of an array between two runs. Empty if a core has no worker program.
   static std::optional<ControlState> of(Array& array);
 
   // Whether locks have the values of this state and channels as many tasks: no run has left
@@ -38,8 +39,12 @@ class ControlState {
     std::vector<BdSlot> bds;
     std::vector<BdEngine::Rest> channels;
     std::optional<ProgramCore::Rest> core;
+    // Of a core that runs overlays.
+    uint32_t core_control = 0;
+    std::shared_ptr<const std::vector<uint32_t>> program;  // what program memory holds
   };
   std::vector<TileState> tiles_;
+  size_t program_bytes_ = 0;
 };
 
 }  // namespace npu::emulator

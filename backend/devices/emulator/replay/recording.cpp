@@ -17,6 +17,8 @@ size_t Recording::bytes() const {
   for (const Phase& phase : phases) {
     for (const Lane& lane : phase) sum += sizeof lane + lane.bytes();
   }
+  for (const SteeringBytes& range : steering_bytes) sum += sizeof range + range.bytes.size();
+  for (const Chunks<OperandAction>& list : operands) sum += list.bytes();
   for (const auto& pool : blocks) sum += pool->bytes();
   return sum;
 }
@@ -28,10 +30,10 @@ Replay::Replay(std::shared_ptr<const Recording> recording, std::span<const Argum
   moved_.insert(moved_.end(), moved.begin(), moved.end());
 }
 
-void Replay::call(const Lane& lane, const CallAction& call) const {
+void Replay::call(const CallAction& call) const {
   std::array<KernelArgument, kernels::kMaxOperands> arguments;
   for (uint32_t i = 0; i < call.count; ++i) {
-    const OperandAction& operand = lane.operands[call.first + i];
+    const OperandAction& operand = call.operands[i];
     arguments[i] = operand.argument;
     if (operand.argument.data != nullptr) arguments[i].data = at(operand.place);
   }
@@ -78,7 +80,7 @@ void Replay::run(const Lane& lane) const {
         lane.blocks[action.index]->packed.clear();
         break;
       case Action::Kind::kCall:
-        call(lane, lane.calls[action.index]);
+        call(lane.calls[action.index]);
         break;
       case Action::Kind::kSteer:
         break;

@@ -28,7 +28,9 @@ struct Recording {
   std::vector<PatchUse> patches;  // of the stream's ADDRESS_PATCHes, in its order
   ControlState end;
   std::vector<SteeringWord> steering;
+  std::vector<SteeringBytes> steering_bytes;
   std::vector<Phase> phases;
+  std::vector<Chunks<OperandAction>> operands;  // of their calls
   std::vector<std::unique_ptr<BlockPool>> blocks;
   RunReport report;
 
@@ -48,7 +50,7 @@ class Replay {
 
  private:
   void run(const Lane& lane) const;
-  void call(const Lane& lane, const CallAction& call) const;
+  void call(const CallAction& call) const;
   std::byte* at(const Place& place) const {
     return bases_[place.base] + place.offset + moved_[place.patch];
   }

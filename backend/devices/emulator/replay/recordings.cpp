@@ -61,14 +61,19 @@ bool recordable(const Operation& operation) {
 
 // Whether the words that decide what cores do are those of the recorded run.
 bool steered_the_same(const Recording& recording, std::span<const Argument> arguments) {
-  return std::ranges::all_of(recording.steering, [&](const SteeringWord& word) {
-    const Place& place = word.place;
-    const std::byte* const at =
-        place.base == Place::kAbsolute
-            ? reinterpret_cast<const std::byte*>(static_cast<intptr_t>(place.offset))
-            : arguments[place.base - 1].data + place.offset;
-    return std::memcmp(at, &word.value, sizeof word.value) == 0;
-  });
+  const auto at = [&](const Place& place) {
+    return place.base == Place::kAbsolute
+               ? reinterpret_cast<const std::byte*>(static_cast<intptr_t>(place.offset))
+               : arguments[place.base - 1].data + place.offset;
+  };
+  const auto same_word = [&](const SteeringWord& word) {
+    return std::memcmp(at(word.place), &word.value, sizeof word.value) == 0;
+  };
+  const auto same_bytes = [&](const SteeringBytes& range) {
+    return std::memcmp(at(range.place), range.bytes.data(), range.bytes.size()) == 0;
+  };
+  return std::ranges::all_of(recording.steering, same_word) &&
+         std::ranges::all_of(recording.steering_bytes, same_bytes);
 }
 
 }  // namespace
@@ -81,6 +86,11 @@ void ReplayMemory::limit(size_t most) {
 size_t ReplayMemory::bytes() const {
   const std::lock_guard<std::mutex> guard(mutex_);
   return bytes_;
+}
+
+size_t ReplayMemory::most() const {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  return most_;
 }
 
 // What `stream` has itself stays: it makes room among its own by itself.
@@ -114,10 +124,7 @@ Recordings::~Recordings() {
   std::erase(memory_->streams_, this);
 }
 
-bool Recordings::enabled() const {
-  const std::lock_guard<std::mutex> guard(memory_->mutex_);
-  return memory_->most_ > 0;
-}
+bool Recordings::enabled() const { return memory_->most() > 0; }
 
 // None if what has moved makes another run.
 std::optional<std::vector<int64_t>> Recordings::moved(const Recording& recording,

@@ -27,6 +27,7 @@ class ReplayMemory {
 
   void limit(size_t most);
   size_t bytes() const;
+  size_t most() const;  // 0: nothing is recorded
 
  private:
   friend class Recordings;

@@ -79,8 +79,7 @@ class Search {
   static bool pass_copies(std::span<const OperandAction> operands,
                           std::span<const kernels::WordCopy> copies, const Words& left,
                           std::vector<std::pair<Key, uint32_t>>& copied);
-  bool add_read(const Lane& lane, std::span<const OperandAction> operands,
-                std::span<const OperandTrace> traces);
+  bool add_read(std::span<const OperandAction> operands, std::span<const OperandTrace> traces);
 
   std::pmr::unsynchronized_pool_resource memory_;
   Words words_{&memory_};  // where they lie at this point of the run
@@ -158,8 +157,8 @@ bool Search::pass_word(const Action& action) {
 // Words that a call has left are looked for in those that its kernel declares to make them of.
 bool Search::pass_call(const Lane& lane, size_t number) {
   const CallAction& call = lane.calls[number];
-  const auto operands = std::span(lane.operands).subspan(call.first, call.count);
-  const auto traces = std::span(lane.traces).subspan(call.first, call.count);
+  const std::span operands(call.operands, call.count);
+  const std::span traces(lane.traces[number], call.count);
   const auto source = std::ranges::find(traces, kernels::Steering::kReads, &OperandTrace::steering);
   const size_t first = lane.first_copies[number];
   const size_t end =
@@ -174,12 +173,18 @@ bool Search::pass_call(const Lane& lane, size_t number) {
     if (trace.written == 0 || !filter_.may_touch(place, trace.written)) continue;
     const int64_t begin = place.offset + kWordBytes * trace.first;
     const Key end_of_operand = behind(place, trace.written);
-    for (auto word = first_in(place); word != words_.end() && word->first < end_of_operand;
-         word = erase(word)) {
+    for (auto word = first_in(place); word != words_.end() && word->first < end_of_operand;) {
       const int64_t offset = word->first.second - begin;
-      if (offset < 0 || offset % kWordBytes != 0 || offset / kWordBytes >= trace.words) {
+      const bool among = offset >= 0 && offset + kWordBytes <= kWordBytes * trace.words;
+      if (among && trace.steering == kernels::Steering::kKeeps) {
+        ++word;
+        continue;
+      }
+      const auto [at, value] = *word;
+      word = erase(word);
+      if (!among || offset % kWordBytes != 0) {
         if (copies.empty()) return false;
-        left.insert(*word);
+        left.emplace(at, value);
         continue;
       }
       made |= trace.steering == kernels::Steering::kSets ||
@@ -188,8 +193,7 @@ bool Search::pass_call(const Lane& lane, size_t number) {
       const int64_t index = offset / kWordBytes;
       if (source == traces.end() || index >= source->words) return false;
       const Place& from = operands[static_cast<size_t>(source - traces.begin())].place;
-      copied.push_back(
-          {{from.base, from.offset + kWordBytes * (source->first + index)}, word->second});
+      copied.push_back({{from.base, from.offset + kWordBytes * (source->first + index)}, value});
     }
   }
   if (!left.empty()) {
@@ -199,7 +203,7 @@ bool Search::pass_call(const Lane& lane, size_t number) {
   for (const auto& [where, value] : copied) {
     if (!add(where, value)) return false;
   }
-  return !made || add_read(lane, operands, traces);
+  return !made || add_read(operands, traces);
 }
 
 // From the last copy to the first. False if one of the words is none of those that were copied.
@@ -224,7 +228,7 @@ bool Search::pass_copies(std::span<const OperandAction> operands,
   return true;
 }
 
-bool Search::add_read(const Lane& lane, std::span<const OperandAction> operands,
+bool Search::add_read(std::span<const OperandAction> operands,
                       std::span<const OperandTrace> traces) {
   for (size_t i = 0; i < operands.size(); ++i) {
     const OperandTrace& trace = traces[i];
@@ -235,7 +239,7 @@ bool Search::add_read(const Lane& lane, std::span<const OperandAction> operands,
     const Place& place = operands[i].place;
     for (uint32_t w = 0; w < trace.words; ++w) {
       const int64_t offset = place.offset + kWordBytes * (int64_t{trace.first} + w);
-      if (!add({place.base, offset}, lane.values[trace.values + w])) return false;
+      if (!add({place.base, offset}, trace.values[w])) return false;
     }
   }
   return true;

@@ -1,0 +1,146 @@
+// Sharing lists of operands (operand_lists.h).
+#include "devices/emulator/replay/operand_lists.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "kernels/call.h"
+
+namespace npu::emulator {
+
+using kernels::Steering;
+
+namespace {
+
+constexpr uint64_t kMostWritten = uint64_t{1} << 32;  // where it is not known: more than a tile has
+
+bool steers(const kernels::Declaration& kernel) {
+  return kernel.copies != nullptr ||
+         std::any_of(kernel.operands, kernel.operands + kernel.count, [](const auto& operand) {
+           return operand.steering != Steering::kNone && operand.steering != Steering::kKeeps;
+         });
+}
+
+// A finalizer of MurmurHash3.
+uint64_t mixed(uint64_t value) {
+  value = (value ^ value >> 33) * 0xff51afd7ed558ccdull;
+  value = (value ^ value >> 33) * 0xc4ceb9fe1a85ec53ull;
+  return value ^ value >> 33;
+}
+
+uint64_t hash(uint64_t number, const OperandAction& operand) {
+  const KernelArgument& argument = operand.argument;
+  const uint64_t place = static_cast<uint64_t>(operand.place.offset) + (number << 56);
+  return mixed(place ^ mixed(operand.place.base ^ static_cast<uint64_t>(argument.value) << 20));
+}
+
+}  // namespace
+
+std::optional<OperandLists::Moved> OperandLists::moved(const CallAction& before,
+                                                       const OperandTrace* traces,
+                                                       const CallAction& now,
+                                                       std::span<const OperandAction> operands,
+                                                       const kernels::Declaration& kernel) {
+  if (before.function != now.function || before.state != now.state || before.count != now.count ||
+      now.count == 0 || kernel.copies != nullptr) {
+    return std::nullopt;
+  }
+  std::optional<Moved> moved;
+  for (uint16_t i = 0; i < now.count; ++i) {
+    const OperandAction &old = before.operands[i], &operand = operands[i];
+    const Steering steering = traces[i].steering;
+    if (steering != Steering::kNone && steering != Steering::kKeeps) return std::nullopt;
+    if (old.argument.value != operand.argument.value || old.place.base != operand.place.base ||
+        old.argument.packed != operand.argument.packed ||
+        (old.argument.data == nullptr) != (operand.argument.data == nullptr)) {
+      return std::nullopt;
+    }
+    if (old.place.offset == operand.place.offset) continue;
+    if (moved || !kernel.operands[i].read_only) return std::nullopt;
+    moved = {i, operand.place.offset - old.place.offset};
+  }
+  return moved.value_or(Moved{});
+}
+
+namespace {
+
+// Of a call without each of the operands that may move, in turn; or of all of it.
+template <typename Visit>
+void each_key(const CallAction& call, std::span<const OperandAction> operands,
+              const kernels::Declaration& kernel, const Visit& visit) {
+  uint64_t all =
+      reinterpret_cast<uintptr_t>(call.function) * 31 + reinterpret_cast<uintptr_t>(call.state);
+  std::array<uint64_t, kernels::kMaxOperands> hashes;
+  for (size_t i = 0; i < operands.size(); ++i) all += hashes[i] = hash(i, operands[i]);
+  bool any = false;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (!kernel.operands[i].buffer || !kernel.operands[i].read_only) continue;
+    any = true;
+    if (visit(all - hashes[i] + i)) return;
+  }
+  if (!any) visit(all);
+}
+
+}  // namespace
+
+const OperandTrace* OperandLists::find(CallAction& call, std::span<const OperandAction> operands,
+                                       const kernels::Declaration& kernel) const {
+  if (steers(kernel)) return nullptr;
+  const OperandTrace* traces = nullptr;
+  each_key(call, operands, kernel, [&](uint64_t key) {
+    const auto known = found_.find(key);
+    if (known == found_.end()) return false;
+    const Entry& entry = known->second;
+    const std::optional<Moved> to = moved(entry.call, entry.traces, call, operands, kernel);
+    if (!to) return false;
+    call.operands = entry.call.operands;
+    call.moving = to->operand;
+    call.start = to->bytes;
+    traces = entry.traces;
+    return true;
+  });
+  return traces;
+}
+
+const OperandTrace* OperandLists::add(CallAction& call, std::span<const OperandAction> operands,
+                                      const kernels::Declaration& kernel,
+                                      std::span<const KernelArgument> arguments) {
+  const std::span<OperandAction> list = operands_.add(operands.size());
+  std::ranges::copy(operands, list.begin());
+  call.operands = list.data();
+  const std::span<OperandTrace> traces = traces_.add(operands.size());
+  trace(traces, kernel, arguments);
+  if (!steers(kernel)) {
+    each_key(call, operands, kernel, [&](uint64_t key) {
+      found_.insert_or_assign(key, Entry{call, traces.data()});
+      return false;
+    });
+  }
+  return traces.data();
+}
+
+void OperandLists::trace(std::span<OperandTrace> traces, const kernels::Declaration& kernel,
+                         std::span<const KernelArgument> arguments) {
+  const kernels::OperandUses uses = kernels::operand_uses(kernel, arguments);
+  const kernels::SteeringFirsts firsts = kernels::steering_firsts(kernel, arguments);
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    OperandTrace& trace = traces[i];
+    const KernelArgument& argument = arguments[i];
+    const kernels::Operand& operand = kernel.operands[i];
+    if (argument.data == nullptr) continue;
+    if (!uses[i].read_only) trace.written = std::min(uses[i].bytes, kMostWritten);
+    const uint64_t end = (uint64_t{firsts[i]} + static_cast<uint64_t>(operand.steering_words)) * 4;
+    // A call with such operands fails.
+    if (operand.steering == Steering::kNone || end > argument.bytes) continue;
+    trace.steering = operand.steering;
+    trace.first = firsts[i];
+    trace.words = static_cast<uint32_t>(operand.steering_words);
+    if (operand.steering == Steering::kKeeps) continue;
+    const std::span<uint32_t> values = values_.add(trace.words);
+    std::memcpy(values.data(), argument.data + 4 * uint64_t{trace.first}, values.size_bytes());
+    trace.values = values.data();
+  }
+}
+
+}  // namespace npu::emulator

@@ -1,0 +1,123 @@
+// Lists of operands of recorded calls. A core calls its kernels again and again on the same
+// buffers: calls of a column share lists for the whole run, which say what is read and written as
+// well.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "kernels/declaration.h"
+#include "kernels/kernel.h"
+
+namespace npu::emulator {
+
+inline constexpr int64_t kWordBytes = 4;
+
+// `offset` bytes into an argument, of those that share memory the first one, or an address that is
+// the same in every run (of a tile's memory or of a block).
+struct Place {
+  static constexpr uint32_t kAbsolute = 0;
+  int64_t offset = 0;
+  uint32_t base = kAbsolute;  // argument + 1
+  uint32_t patch = 0;         // the address patch of the stream that it moves with; 0: none
+};
+
+// An operand of a call: a place, or an integer.
+struct OperandAction {
+  Place place;
+  KernelArgument argument;  // data: whether there is one
+};
+
+// What is known of an operand while the run is recorded (steering.h): bytes that the call may
+// write, and its words that steer the core; if the call reads or makes any, their values before it.
+struct OperandTrace {
+  uint64_t written = 0;
+  kernels::Steering steering = kernels::Steering::kNone;
+  uint32_t first = 0, words = 0;
+  const uint32_t* values = nullptr;
+};
+
+// Memory for runs of elements that stay where they are.
+template <typename T>
+class Chunks {
+ public:
+  std::span<T> add(size_t count) {
+    if (left_ < count) {
+      left_ = std::max(count, kElements);
+      all_.push_back(std::make_unique<T[]>(left_));
+      next_ = all_.back().get();
+      bytes_ += left_ * sizeof(T);
+    }
+    const std::span<T> run(next_, count);
+    next_ += count;
+    left_ -= count;
+    return run;
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  static constexpr size_t kElements = 512;
+  std::vector<std::unique_ptr<T[]>> all_;
+  T* next_ = nullptr;
+  size_t left_ = 0, bytes_ = 0;
+};
+
+// A call, or several in a row that differ in the place of one operand.
+struct CallAction {
+  using Function = std::function<void(std::span<const KernelArgument>, CoreState&)>;
+  const Function* function = nullptr;
+  CoreState* state = nullptr;
+  const OperandAction* operands = nullptr;
+  uint16_t count = 0;   // of them
+  uint16_t moving = 0;  // one that lies `start` bytes behind its place in the list, and
+  uint32_t times = 1;
+  int64_t start = 0;
+  int64_t stride = 0;  // so many bytes further with every call
+};
+
+class OperandLists {
+ public:
+  // How the operands of a call differ from those of another one: not at all, or one of them, which
+  // is only read, lies elsewhere. None if any other does, and for calls that read or leave words
+  // that steer.
+  struct Moved {
+    uint16_t operand = 0;
+    int64_t bytes = 0;
+  };
+  static std::optional<Moved> moved(const CallAction& before, const OperandTrace* traces,
+                                    const CallAction& now, std::span<const OperandAction> operands,
+                                    const kernels::Declaration& kernel);
+  // Gives a call one of the lists that serves it, and returns its traces; null if there is none.
+  const OperandTrace* find(CallAction& call, std::span<const OperandAction> operands,
+                           const kernels::Declaration& kernel) const;
+  // Gives it a new one.
+  const OperandTrace* add(CallAction& call, std::span<const OperandAction> operands,
+                          const kernels::Declaration& kernel,
+                          std::span<const KernelArgument> arguments);
+  size_t bytes() const { return operands_.bytes() + traces_.bytes() + values_.bytes(); }
+  // What replays need.
+  Chunks<OperandAction> take_operands() { return std::move(operands_); }
+
+ private:
+  struct Entry {
+    CallAction call;
+    const OperandTrace* traces;
+  };
+  void trace(std::span<OperandTrace> traces, const kernels::Declaration& kernel,
+             std::span<const KernelArgument> arguments);
+
+  Chunks<OperandAction> operands_;
+  Chunks<OperandTrace> traces_;
+  Chunks<uint32_t> values_;
+  std::unordered_map<uint64_t, Entry> found_;  // by hashes of a call without one operand
+};
+
+}  // namespace npu::emulator
