@@ -12,11 +12,14 @@
 #include <functional>
 #include <limits>
 #include <random>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "error.h"
 #include "kernels/cpu_level.h"
+#include "kernels/declaration.h"
 #include "kernels/kernel.h"
 
 namespace kernel_test {
@@ -60,15 +63,42 @@ inline std::vector<std::string> cpu_levels() {
   return levels;
 }
 
+// A host kernel of which each call is seen to leave words alone that its declaration says it keeps
+// (Steering::kKeeps).
+class TestedKernel {
+ public:
+  explicit TestedKernel(npu::HostKernel kernel) : kernel_(std::move(kernel)) {}
+  operator npu::HostKernel() const { return kernel_; }  // NOLINT: in its place
+
+  void operator()(std::span<const npu::KernelArgument> arguments, npu::CoreState& core) const {
+    const auto kept = [&] {
+      std::vector<std::byte> words;
+      for (size_t i = 0; i < arguments.size(); ++i) {
+        const npu::kernels::Operand& operand = kernel_.declaration->operands[i];
+        if (operand.steering != npu::kernels::Steering::kKeeps) continue;
+        const std::byte* const first = arguments[i].data;
+        words.insert(words.end(), first, first + 4 * operand.steering_words);
+      }
+      return words;
+    };
+    const std::vector<std::byte> before = kept();
+    kernel_(arguments, core);
+    REQUIRE(kept() == before);
+  }
+
+ private:
+  npu::HostKernel kernel_;
+};
+
 // A build of the kernels: "fast" once per level, "silicon" once.
 struct Build {
   Generation generation;
   Arithmetic arithmetic;
   std::string level;
 
-  npu::HostKernel find(const char* name) const {
+  TestedKernel find(const char* name) const {
     const ForcedCpu forced(level.c_str());
-    return npu::find_host_kernel(name, generation, arithmetic);
+    return TestedKernel(npu::find_host_kernel(name, generation, arithmetic));
   }
   std::string name() const {
     return std::string(generation == Generation::kNpu1 ? "npu1 " : "npu2 ") +

@@ -38,3 +38,9 @@ def fresh_devices(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
     forget()
     return forget
+
+
+@pytest.fixture
+def no_replays(fresh_devices: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Emulated devices that run every submission at register level, and get as many as an NPU."""
+    monkeypatch.setenv("NPU_REPLAY", "0")  # read when a device is opened

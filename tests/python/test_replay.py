@@ -1,6 +1,6 @@
 """Repeated calls on emulated devices are replays (docs/architecture.md). Asserts that results of
-products and of GEMV are those of NumPy's integers, and those of attention, of layers and of tokens
-of Gemma 3 the same as at register level, whatever was computed between and whichever operands share
+products and of GEMV are those of NumPy's integers, and those of attention, of layers, of tokens and
+of prompts of Gemma 3 the same as at register level, whatever was computed between and whichever operands share
 memory; that npu.stats() counts replays, and that NPU_REPLAY=0 leaves every run at register
 level."""
 
@@ -173,6 +173,61 @@ def test_tokens_are_replays_but_where_attention_grows(
     fresh_devices()
     for one, other in zip(found, logits(replayed=False), strict=True):
         assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("generation", ["npu1", "npu2"])
+def test_layers_of_a_prompt_are_replays(
+    fresh_devices: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    generation: str,
+) -> None:
+    """Of a prompt of a new length too: its first run, other lengths, other pages, behind the window,
+    and tokens between prompts, which are another configuration; then several sequences."""
+    shape = Shape(layers=7, width=64, ffn_width=96, context=700, window=40)
+    path = write_model(tmp_path / "m.gguf", shape)
+    count = len(small_vocabulary().pieces)
+
+    def logits(replayed: bool) -> tuple[list[np.ndarray], list[npu.Stats]]:
+        monkeypatch.setenv("NPU_REPLAY", str(int(replayed)))
+        rng, results, counted = np.random.default_rng(8), [], []
+        with npu.device(f"emu:{generation}"):
+            model = Model(open_source(path))
+            caches = [model.new_cache() for _ in range(4)]
+            for length, cache in ((70, 0), (70, 1), (33, 2), (70, 3), (300, 0)):
+                before = npu.stats()
+                ids = rng.integers(0, count, length).tolist()
+                results.append(model.prefill(ids, caches[cache]))
+                counted.append(npu.stats() - before)
+                results.append(model.forward([3], caches[cache]))
+            before = npu.stats()
+            for _ in range(8):
+                ids = rng.integers(0, count, 3).tolist()
+                results += list(model.decode_batch([[i] for i in ids], caches[:3]))
+            counted.append(npu.stats() - before)
+        return results, counted
+
+    found, counted = logits(replayed=True)
+    assert counted[0].replays >= 3  # layers of a first run
+    assert counted[3].replays >= 7  # of one that was there before
+    assert counted[-1].replays >= counted[-1].submissions // 2
+    fresh_devices()
+    for one, other in zip(found, logits(replayed=False)[0], strict=True):
+        assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("generation", ["npu1", "npu2"])
+def test_runs_are_replays_after_another_configuration(generation: str) -> None:
+    rng = np.random.default_rng(4)
+    before = npu.stats()
+    with npu.device(f"emu:{generation}"):
+        for _ in range(ROUNDS):
+            for dtype in (np.int8, np.int16):  # a configuration each
+                a, b = rng.integers(-99, 99, (2, 64, 64)).astype(dtype)
+                assert np.array_equal(npu.matmul(a, b), a.astype(np.int64) @ b)
+    counted = npu.stats() - before
+    assert counted.configuration_loads >= 2 * ROUNDS - 1
+    assert counted.replays >= counted.submissions // 2
 
 
 def test_no_replays_where_they_are_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:

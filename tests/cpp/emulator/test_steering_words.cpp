@@ -176,6 +176,10 @@ TEST_CASE("words that calls leave are followed as their kernels declare") {
   const auto updated = made(kKernel<Steering::kUpdates>, 2);
   CHECK(updated->size() == 8);
   CHECK(offsets(updated) == std::vector<int64_t>{16, 20, 24, 28});
+  const auto kept = made(kKernel<Steering::kKeeps>, 2);  // where it lies already
+  CHECK(kept->size() == 1);
+  CHECK(offsets(kept).empty());
+  CHECK_FALSE(made(kKernel<Steering::kKeeps>, 5).has_value());   // written
   CHECK_FALSE(made(kKernel<Steering::kCopies>, 5).has_value());  // not one of its words
   CHECK_FALSE(made(kKernel<Steering::kNone>, 2).has_value());
 }

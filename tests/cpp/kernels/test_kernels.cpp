@@ -329,12 +329,13 @@ TEST_CASE("repeated calls do what as many calls do, and raise the error of the f
     std::vector<npu::KernelArgument> keep = {buffer(objects), buffer(kept), buffer(state),
                                              integer(16)};
     npu::CoreState core;
-    build.find("gemv_keep").repeat(keep, core, 3, 0, 32);
+    npu::HostKernel(build.find("gemv_keep")).repeat(keep, core, 3, 0, 32);
     for (size_t i = 0; i < 64; ++i) CHECK(kept[i] == (i < 48 ? objects[i] : 0));
     std::vector<float> c(64, 5.0f);
     std::vector<npu::KernelArgument> clear = {buffer(c), integer(16)};
     // The second one is not aligned.
-    CHECK_THROWS_AS(build.find("zero_f32").repeat(clear, core, 3, 0, 2), npu::Error);
+    CHECK_THROWS_AS(npu::HostKernel(build.find("zero_f32")).repeat(clear, core, 3, 0, 2),
+                    npu::Error);
     for (size_t i = 0; i < 64; ++i) CHECK(c[i] == (i < 16 ? 0.0f : 5.0f));
   });
 }

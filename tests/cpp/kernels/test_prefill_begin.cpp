@@ -9,6 +9,7 @@
 #include "aie_kernels/weight_block.h"
 #include "kernel_calls.h"
 #include "kernels/prefill_headers.h"
+#include "kernels/registry.h"
 
 using namespace kernel_test;
 
@@ -155,6 +156,29 @@ void check_product(const Build& build, const Job& header) {
 }
 
 }  // namespace
+
+TEST_CASE("prefill: a core's own words are made of those that its kernel declares to read") {
+  each_build([](const Build& build) {
+    const Job header = attention(build, 64);
+    Job moved = header;  // another position, other keys: all words that come as they are
+    for (auto* word = &moved.chunks; word != &moved.row; ++word) *word += 3;
+    const auto* kernel = npu::kernels::find_declaration("prefill_begin", build.generation);
+    const int32_t read = kernel->operands[0].steering_words;
+    CHECK(read == static_cast<int32_t>(offsetof(Job, chunks) / 4));
+    npu::kernels::WordCopies copies;
+    kernel->copies(nullptr, copies);
+    const auto own = static_cast<int32_t>(offsetof(Job, row) / 4);
+    REQUIRE(copies.count == 1);
+    CHECK(copies.list[0].words == own);
+    CHECK(kernel->operands[1].steering_first.value(nullptr) == own);
+    CHECK(kernel->operands[1].steering_words == pre::kJobWords - own);
+    for (const int column : {0, columns_of(build) - 1}) {
+      const Words one = begun(build, header, 1, column), other = begun(build, moved, 1, column);
+      CHECK(std::equal(one.begin() + own, one.end(), other.begin() + own));
+      CHECK(std::equal(other.begin(), other.begin() + own, header_of(build, moved).begin()));
+    }
+  });
+}
 
 TEST_CASE("prefill_begin: a core's share of a product") {
   using npu::blocks::Format;

@@ -273,6 +273,7 @@ def test_an_interrupt_between_two_commits_is_taken_back(
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.usefixtures("no_replays")
 def test_a_step_is_one_submission_and_loads_nothing(small: Path, device: str) -> None:
     tokens = tokens_of(120)
     with npu.device(device):

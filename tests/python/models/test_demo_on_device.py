@@ -17,11 +17,14 @@ import npu
 from npu import cli
 from npu.cli import common
 
+LAYERS = 6  # of the demo model
+
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("prompt", PROMISED)
-def test_demo_model_answers(prompt, device, capsys, monkeypatch):
+def test_demo_model_answers(prompt, device, capsys, monkeypatch, fresh_devices):
     monkeypatch.delenv("NPU_MODEL", raising=False)
+    monkeypatch.delenv("NPU_REPLAY", raising=False)
     before = npu.stats()
     assert cli.main(["generate", "--device", device, "--temp", "0", "-p", prompt]) == 0
     out, err = capsys.readouterr()
@@ -31,8 +34,9 @@ def test_demo_model_answers(prompt, device, capsys, monkeypatch):
     found = re.search(r"(\d+) prompt tokens.*\((\d+) steps\)", err, re.DOTALL)
     assert found is not None
     tokens, steps = int(found[1]), int(found[2])
-    # The prompt, the head for its last token, then each token, with a configuration each.
-    assert used.submissions == 1 + 1 + steps and steps >= 1 and tokens > 1
+    # The prompt layer by layer and its last norm, the head for its last token, then each token; a
+    # configuration each.
+    assert used.submissions == LAYERS + 1 + 1 + steps and steps >= 1 and tokens > 1
     assert used.configuration_loads <= 3
 
 

@@ -230,6 +230,7 @@ def test_an_interrupted_chunk_leaves_the_cache_as_it_was(
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.usefixtures("no_replays")
 def test_a_chunk_is_one_submission_and_loads_nothing(small: Path, device: str) -> None:
     tokens = tokens_of(120)
     with npu.device(device):
@@ -249,6 +250,7 @@ def test_a_chunk_is_one_submission_and_loads_nothing(small: Path, device: str) -
 
 
 @pytest.mark.parametrize("device", ["emu:npu1", "emu:npu2"])
+@pytest.mark.usefixtures("no_replays")
 def test_a_chunk_of_many_rows_is_two_submissions(tmp_path: Path, device: str) -> None:
     """Of one layer and of two."""
     shape = Shape(layers=3, width=64, ffn_width=64, context=1200, window=600)
