@@ -1,8 +1,8 @@
 """Repeated calls on emulated devices are replays (docs/architecture.md). Asserts that results of
 products and of GEMV are those of NumPy's integers, and those of attention, of layers, of tokens and
-of prompts of Gemma 3 the same as at register level, whatever was computed between and whichever operands share
-memory; that npu.stats() counts replays, and that NPU_REPLAY=0 leaves every run at register
-level."""
+of prompts of Gemma 3 the same as at register level, whatever was computed between and whichever
+operands share memory; that npu.stats() counts replays, and that NPU_REPLAY=0 leaves every run at
+register level."""
 
 from __future__ import annotations
 
@@ -182,8 +182,8 @@ def test_layers_of_a_prompt_are_replays(
     tmp_path: Path,
     generation: str,
 ) -> None:
-    """Of a prompt of a new length too: its first run, other lengths, other pages, behind the window,
-    and tokens between prompts, which are another configuration; then several sequences."""
+    """Of a prompt of a new length too: its first run, other lengths, other pages, behind the
+    window, and tokens between prompts, which are another configuration; then several sequences."""
     shape = Shape(layers=7, width=64, ffn_width=96, context=700, window=40)
     path = write_model(tmp_path / "m.gguf", shape)
     count = len(small_vocabulary().pieces)
