@@ -100,7 +100,7 @@ TEST_CASE("other differences begin another action") {
 namespace {
 
 size_t lists_of(const emulator::Lane& lane) {
-  std::set<const emulator::OperandAction*> lists;
+  std::set<const KernelArgument*> lists;
   for (const emulator::CallAction& call : lane.calls) lists.insert(call.operands);
   return lists.size();
 }

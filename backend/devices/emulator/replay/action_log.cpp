@@ -211,18 +211,18 @@ void ActionLog::call(const CallAction::Function& function, const kernels::Declar
                      std::span<const KernelArgument> arguments, CoreState& state) {
   if (refused() || full()) return;
   Lane& into = lane();
-  std::array<OperandAction, kernels::kMaxOperands> list;
+  std::array<Place, kernels::kMaxOperands> places;
   for (size_t i = 0; i < arguments.size(); ++i) {
-    list[i] = {arguments[i].data ? place(arguments[i].data) : Place{}, arguments[i]};
+    places[i] = arguments[i].data ? place(arguments[i].data) : Place{};
   }
-  const auto operands = std::span(list).first(arguments.size());
+  const OperandLists::Operands operands{arguments, std::span(places).first(arguments.size())};
   CallAction call;
   call.function = &function;
   call.state = &state;
-  call.count = static_cast<uint16_t>(operands.size());
+  call.count = static_cast<uint8_t>(arguments.size());
   if (joins(into, call, operands, kernel)) return;
   const OperandTrace* traces = into.lists->find(call, operands, kernel);
-  if (traces == nullptr) traces = into.lists->add(call, operands, kernel, arguments);
+  if (traces == nullptr) traces = into.lists->add(call, operands, kernel);
   into.first_copies.push_back(into.copies.size());
   if (kernel.copies != nullptr) copy_words(into, kernel, arguments);
   forget_written(into, call, traces);
@@ -232,13 +232,13 @@ void ActionLog::call(const CallAction::Function& function, const kernels::Declar
 }
 
 // The call is one more of those that the lane has made last.
-bool ActionLog::joins(Lane& lane, const CallAction& call, std::span<const OperandAction> operands,
+bool ActionLog::joins(Lane& lane, const CallAction& call, const OperandLists::Operands& operands,
                       const kernels::Declaration& kernel) {
   if (lane.actions.empty() || lane.actions.back().kind != Action::Kind::kCall) return false;
   CallAction& last = lane.calls.back();
   const auto to = OperandLists::moved(last, lane.traces.back(), call, operands, kernel);
   if (!to) return false;
-  const uint16_t operand = to->bytes != 0 ? to->operand : last.moving;
+  const uint8_t operand = to->bytes != 0 ? to->operand : last.moving;
   const int64_t distance = to->bytes - last.start;
   if ((last.times > 1 || last.start != 0) && operand != last.moving) return false;
   if (last.times > 1 && distance != last.stride * last.times) return false;
@@ -324,7 +324,7 @@ void ActionLog::steers(std::span<const std::byte> bytes, bool constant, uint32_t
 void ActionLog::forget_written(Lane& lane, const CallAction& call, const OperandTrace* traces) {
   for (uint32_t i = 0; i < call.count; ++i) {
     const OperandTrace& trace = traces[i];
-    Place place = call.operands[i].place;
+    Place place = call.places[i];
     uint64_t written = trace.written;
     if (written == 0) continue;
     if (trace.steering == kernels::Steering::kKeeps) {
@@ -352,9 +352,9 @@ std::span<const Phase> ActionLog::phases() {
   return phases_;
 }
 
-std::vector<Chunks<OperandAction>> ActionLog::take_operands() {
-  std::vector<Chunks<OperandAction>> all;
-  for (const auto& lists : lists_) all.push_back(lists->take_operands());
+std::vector<OperandLists::Kept> ActionLog::take_operands() {
+  std::vector<OperandLists::Kept> all;
+  for (const auto& lists : lists_) all.push_back(lists->take());
   return all;
 }
 

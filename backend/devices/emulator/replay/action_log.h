@@ -130,7 +130,7 @@ class ActionLog {
   std::vector<Phase> take_phases();
   std::vector<std::unique_ptr<BlockPool>> take_blocks() { return std::move(pools_); }
   // What calls refer to.
-  std::vector<Chunks<OperandAction>> take_operands();
+  std::vector<OperandLists::Kept> take_operands();
 
  private:
   Place place(const std::byte* address) const;
@@ -141,7 +141,7 @@ class ActionLog {
   void check_reserved(const Place& place, uint64_t bytes);
   void check_reserved(Walk to, uint64_t words);
   void forget_written(Lane& lane, const CallAction& call, const OperandTrace* traces);
-  static bool joins(Lane& lane, const CallAction& call, std::span<const OperandAction> operands,
+  static bool joins(Lane& lane, const CallAction& call, const OperandLists::Operands& operands,
                     const kernels::Declaration& kernel);
   Lane& lane();
   void put(Action action);

@@ -29,10 +29,9 @@ uint64_t mixed(uint64_t value) {
   return value ^ value >> 33;
 }
 
-uint64_t hash(uint64_t number, const OperandAction& operand) {
-  const KernelArgument& argument = operand.argument;
-  const uint64_t place = static_cast<uint64_t>(operand.place.offset) + (number << 56);
-  return mixed(place ^ mixed(operand.place.base ^ static_cast<uint64_t>(argument.value) << 20));
+uint64_t hash(uint64_t number, const KernelArgument& argument, const Place& place) {
+  const uint64_t offset = static_cast<uint64_t>(place.offset) + (number << 56);
+  return mixed(offset ^ mixed(place.base ^ static_cast<uint64_t>(argument.value) << 20));
 }
 
 }  // namespace
@@ -40,25 +39,25 @@ uint64_t hash(uint64_t number, const OperandAction& operand) {
 std::optional<OperandLists::Moved> OperandLists::moved(const CallAction& before,
                                                        const OperandTrace* traces,
                                                        const CallAction& now,
-                                                       std::span<const OperandAction> operands,
+                                                       const Operands& operands,
                                                        const kernels::Declaration& kernel) {
   if (before.function != now.function || before.state != now.state || before.count != now.count ||
       now.count == 0 || kernel.copies != nullptr) {
     return std::nullopt;
   }
   std::optional<Moved> moved;
-  for (uint16_t i = 0; i < now.count; ++i) {
-    const OperandAction &old = before.operands[i], &operand = operands[i];
+  for (uint8_t i = 0; i < now.count; ++i) {
+    const KernelArgument &old = before.operands[i], &operand = operands.arguments[i];
+    const Place &was = before.places[i], &is = operands.places[i];
     const Steering steering = traces[i].steering;
     if (steering != Steering::kNone && steering != Steering::kKeeps) return std::nullopt;
-    if (old.argument.value != operand.argument.value || old.place.base != operand.place.base ||
-        old.argument.packed != operand.argument.packed ||
-        (old.argument.data == nullptr) != (operand.argument.data == nullptr)) {
+    if (old.value != operand.value || was.base != is.base || old.packed != operand.packed ||
+        (old.data == nullptr) != (operand.data == nullptr)) {
       return std::nullopt;
     }
-    if (old.place.offset == operand.place.offset) continue;
+    if (was.offset == is.offset) continue;
     if (moved || !kernel.operands[i].read_only) return std::nullopt;
-    moved = {i, operand.place.offset - old.place.offset};
+    moved = {i, is.offset - was.offset};
   }
   return moved.value_or(Moved{});
 }
@@ -67,14 +66,16 @@ namespace {
 
 // Of a call without each of the operands that may move, in turn; or of all of it.
 template <typename Visit>
-void each_key(const CallAction& call, std::span<const OperandAction> operands,
+void each_key(const CallAction& call, const OperandLists::Operands& operands,
               const kernels::Declaration& kernel, const Visit& visit) {
   uint64_t all =
       reinterpret_cast<uintptr_t>(call.function) * 31 + reinterpret_cast<uintptr_t>(call.state);
   std::array<uint64_t, kernels::kMaxOperands> hashes;
-  for (size_t i = 0; i < operands.size(); ++i) all += hashes[i] = hash(i, operands[i]);
+  for (size_t i = 0; i < call.count; ++i) {
+    all += hashes[i] = hash(i, operands.arguments[i], operands.places[i]);
+  }
   bool any = false;
-  for (size_t i = 0; i < operands.size(); ++i) {
+  for (size_t i = 0; i < call.count; ++i) {
     if (!kernel.operands[i].buffer || !kernel.operands[i].read_only) continue;
     any = true;
     if (visit(all - hashes[i] + i)) return;
@@ -84,7 +85,7 @@ void each_key(const CallAction& call, std::span<const OperandAction> operands,
 
 }  // namespace
 
-const OperandTrace* OperandLists::find(CallAction& call, std::span<const OperandAction> operands,
+const OperandTrace* OperandLists::find(CallAction& call, const Operands& operands,
                                        const kernels::Declaration& kernel) const {
   if (steers(kernel)) return nullptr;
   const OperandTrace* traces = nullptr;
@@ -95,6 +96,8 @@ const OperandTrace* OperandLists::find(CallAction& call, std::span<const Operand
     const std::optional<Moved> to = moved(entry.call, entry.traces, call, operands, kernel);
     if (!to) return false;
     call.operands = entry.call.operands;
+    call.places = entry.call.places;
+    call.based = entry.call.based;
     call.moving = to->operand;
     call.start = to->bytes;
     traces = entry.traces;
@@ -103,14 +106,19 @@ const OperandTrace* OperandLists::find(CallAction& call, std::span<const Operand
   return traces;
 }
 
-const OperandTrace* OperandLists::add(CallAction& call, std::span<const OperandAction> operands,
-                                      const kernels::Declaration& kernel,
-                                      std::span<const KernelArgument> arguments) {
-  const std::span<OperandAction> list = operands_.add(operands.size());
-  std::ranges::copy(operands, list.begin());
+const OperandTrace* OperandLists::add(CallAction& call, const Operands& operands,
+                                      const kernels::Declaration& kernel) {
+  const std::span<KernelArgument> list = kept_.operands.add(call.count);
+  const std::span<Place> places = kept_.places.add(call.count);
+  std::ranges::copy(operands.arguments, list.begin());
+  std::ranges::copy(operands.places, places.begin());
   call.operands = list.data();
-  const std::span<OperandTrace> traces = traces_.add(operands.size());
-  trace(traces, kernel, arguments);
+  call.places = places.data();
+  for (size_t i = 0; i < call.count; ++i) {
+    if (places[i].base != Place::kAbsolute) call.based |= static_cast<uint16_t>(1u << i);
+  }
+  const std::span<OperandTrace> traces = traces_.add(call.count);
+  trace(traces, kernel, operands.arguments);
   if (!steers(kernel)) {
     each_key(call, operands, kernel, [&](uint64_t key) {
       found_.insert_or_assign(key, Entry{call, traces.data()});

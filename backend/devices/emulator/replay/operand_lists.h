@@ -30,12 +30,6 @@ struct Place {
   uint32_t patch = 0;         // the address patch of the stream that it moves with; 0: none
 };
 
-// An operand of a call: a place, or an integer.
-struct OperandAction {
-  Place place;
-  KernelArgument argument;  // data: whether there is one
-};
-
 // What is known of an operand while the run is recorded (steering.h): bytes that the call may
 // write, and its words that steer the core; if the call reads or makes any, their values before it.
 struct OperandTrace {
@@ -75,13 +69,16 @@ struct CallAction {
   using Function = std::function<void(std::span<const KernelArgument>, CoreState&)>;
   const Function* function = nullptr;
   CoreState* state = nullptr;
-  const OperandAction* operands = nullptr;
-  uint16_t count = 0;   // of them
-  uint16_t moving = 0;  // one that lies `start` bytes behind its place in the list, and
+  const KernelArgument* operands = nullptr;  // those at absolute places are what kernels get
+  const Place* places = nullptr;             // of the same
+  uint8_t count = 0;                         // of them
+  uint8_t moving = 0;  // one that lies `start` bytes behind its place in the list, and
+  uint16_t based = 0;  // bit i: operand i has no absolute place
   uint32_t times = 1;
   int64_t start = 0;
   int64_t stride = 0;  // so many bytes further with every call
 };
+static_assert(kernels::kMaxOperands <= 16);  // bits of `based`
 
 class OperandLists {
  public:
@@ -89,22 +86,31 @@ class OperandLists {
   // is only read, lies elsewhere. None if any other does, and for calls that read or leave words
   // that steer.
   struct Moved {
-    uint16_t operand = 0;
+    uint8_t operand = 0;
     int64_t bytes = 0;
   };
+  // Operands of a call with their places; those of integers mean nothing.
+  struct Operands {
+    std::span<const KernelArgument> arguments;
+    std::span<const Place> places;
+  };
   static std::optional<Moved> moved(const CallAction& before, const OperandTrace* traces,
-                                    const CallAction& now, std::span<const OperandAction> operands,
+                                    const CallAction& now, const Operands& operands,
                                     const kernels::Declaration& kernel);
   // Gives a call one of the lists that serves it, and returns its traces; null if there is none.
-  const OperandTrace* find(CallAction& call, std::span<const OperandAction> operands,
+  const OperandTrace* find(CallAction& call, const Operands& operands,
                            const kernels::Declaration& kernel) const;
   // Gives it a new one.
-  const OperandTrace* add(CallAction& call, std::span<const OperandAction> operands,
-                          const kernels::Declaration& kernel,
-                          std::span<const KernelArgument> arguments);
-  size_t bytes() const { return operands_.bytes() + traces_.bytes() + values_.bytes(); }
+  const OperandTrace* add(CallAction& call, const Operands& operands,
+                          const kernels::Declaration& kernel);
+  size_t bytes() const { return kept_.bytes() + traces_.bytes() + values_.bytes(); }
   // What replays need.
-  Chunks<OperandAction> take_operands() { return std::move(operands_); }
+  struct Kept {
+    Chunks<KernelArgument> operands;
+    Chunks<Place> places;
+    size_t bytes() const { return operands.bytes() + places.bytes(); }
+  };
+  Kept take() { return std::move(kept_); }
 
  private:
   struct Entry {
@@ -114,7 +120,7 @@ class OperandLists {
   void trace(std::span<OperandTrace> traces, const kernels::Declaration& kernel,
              std::span<const KernelArgument> arguments);
 
-  Chunks<OperandAction> operands_;
+  Kept kept_;
   Chunks<OperandTrace> traces_;
   Chunks<uint32_t> values_;
   std::unordered_map<uint64_t, Entry> found_;  // by hashes of a call without one operand

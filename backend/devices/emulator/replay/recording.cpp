@@ -2,9 +2,12 @@
 #include "devices/emulator/replay/recording.h"
 
 #include <array>
+#include <bit>
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <memory>
+#include <span>
 
 #include "devices/emulator/array.h"
 #include "host/thread_pool.h"
@@ -18,7 +21,7 @@ size_t Recording::bytes() const {
     for (const Lane& lane : phase) sum += sizeof lane + lane.bytes();
   }
   for (const SteeringBytes& range : steering_bytes) sum += sizeof range + range.bytes.size();
-  for (const Chunks<OperandAction>& list : operands) sum += list.bytes();
+  for (const OperandLists::Kept& list : operands) sum += list.bytes();
   for (const auto& pool : blocks) sum += pool->bytes();
   return sum;
 }
@@ -31,15 +34,21 @@ Replay::Replay(std::shared_ptr<const Recording> recording, std::span<const Argum
 }
 
 void Replay::call(const CallAction& call) const {
-  std::array<KernelArgument, kernels::kMaxOperands> arguments;
-  for (uint32_t i = 0; i < call.count; ++i) {
-    const OperandAction& operand = call.operands[i];
-    arguments[i] = operand.argument;
-    if (operand.argument.data != nullptr) arguments[i].data = at(operand.place);
+  const auto* const kernel = call.function->target<HostKernel>();
+  if (call.based == 0 && call.times == 1 && call.start == 0) {
+    const std::span operands(call.operands, call.count);
+    return kernel ? (*kernel)(operands, *call.state) : (*call.function)(operands, *call.state);
   }
-  const auto operands = std::span<KernelArgument>(arguments).first(call.count);
+  alignas(KernelArgument) std::array<std::byte, kernels::kMaxOperands * sizeof(KernelArgument)> raw;
+  auto* const arguments = reinterpret_cast<KernelArgument*>(raw.data());
+  std::uninitialized_copy_n(call.operands, call.count, arguments);
+  for (uint32_t left = call.based; left != 0; left &= left - 1) {
+    const auto i = static_cast<size_t>(std::countr_zero(left));
+    arguments[i].data = at(call.places[i]);
+  }
+  const std::span operands(arguments, call.count);
   arguments[call.moving].data += call.start;
-  if (const auto* kernel = call.function->target<HostKernel>()) {
+  if (kernel != nullptr) {
     return kernel->repeat(operands, *call.state, call.times, call.moving, call.stride);
   }
   for (uint32_t i = 0; i < call.times; ++i) {

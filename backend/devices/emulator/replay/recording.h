@@ -30,7 +30,7 @@ struct Recording {
   std::vector<SteeringWord> steering;
   std::vector<SteeringBytes> steering_bytes;
   std::vector<Phase> phases;
-  std::vector<Chunks<OperandAction>> operands;  // of their calls
+  std::vector<OperandLists::Kept> operands;  // of their calls
   std::vector<std::unique_ptr<BlockPool>> blocks;
   RunReport report;
 

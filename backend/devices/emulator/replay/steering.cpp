@@ -76,10 +76,9 @@ class Search {
   bool pass_move(const Action& action, const Walk* from, const Walk* to);
   bool pass_word(const Action& action);
   bool pass_call(const Lane& lane, size_t number);
-  static bool pass_copies(std::span<const OperandAction> operands,
-                          std::span<const kernels::WordCopy> copies, const Words& left,
-                          std::vector<std::pair<Key, uint32_t>>& copied);
-  bool add_read(std::span<const OperandAction> operands, std::span<const OperandTrace> traces);
+  static bool pass_copies(std::span<const Place> places, std::span<const kernels::WordCopy> copies,
+                          const Words& left, std::vector<std::pair<Key, uint32_t>>& copied);
+  bool add_read(std::span<const Place> places, std::span<const OperandTrace> traces);
 
   std::pmr::unsynchronized_pool_resource memory_;
   Words words_{&memory_};  // where they lie at this point of the run
@@ -157,7 +156,7 @@ bool Search::pass_word(const Action& action) {
 // Words that a call has left are looked for in those that its kernel declares to make them of.
 bool Search::pass_call(const Lane& lane, size_t number) {
   const CallAction& call = lane.calls[number];
-  const std::span operands(call.operands, call.count);
+  const std::span places(call.places, call.count);
   const std::span traces(lane.traces[number], call.count);
   const auto source = std::ranges::find(traces, kernels::Steering::kReads, &OperandTrace::steering);
   const size_t first = lane.first_copies[number];
@@ -167,8 +166,8 @@ bool Search::pass_call(const Lane& lane, size_t number) {
   bool made = false;
   std::vector<std::pair<Key, uint32_t>> copied;
   Words left(&memory_);  // that the call has written otherwise
-  for (size_t i = 0; i < operands.size(); ++i) {
-    const Place& place = operands[i].place;
+  for (size_t i = 0; i < places.size(); ++i) {
+    const Place& place = places[i];
     const OperandTrace& trace = traces[i];
     if (trace.written == 0 || !filter_.may_touch(place, trace.written)) continue;
     const int64_t begin = place.offset + kWordBytes * trace.first;
@@ -192,30 +191,29 @@ bool Search::pass_call(const Lane& lane, size_t number) {
       if (trace.steering != kernels::Steering::kCopies) continue;
       const int64_t index = offset / kWordBytes;
       if (source == traces.end() || index >= source->words) return false;
-      const Place& from = operands[static_cast<size_t>(source - traces.begin())].place;
+      const Place& from = places[static_cast<size_t>(source - traces.begin())];
       copied.push_back({{from.base, from.offset + kWordBytes * (source->first + index)}, value});
     }
   }
   if (!left.empty()) {
-    if (!pass_copies(operands, copies, left, copied)) return false;
+    if (!pass_copies(places, copies, left, copied)) return false;
     made = true;
   }
   for (const auto& [where, value] : copied) {
     if (!add(where, value)) return false;
   }
-  return !made || add_read(operands, traces);
+  return !made || add_read(places, traces);
 }
 
 // From the last copy to the first. False if one of the words is none of those that were copied.
-bool Search::pass_copies(std::span<const OperandAction> operands,
-                         std::span<const kernels::WordCopy> copies, const Words& left,
-                         std::vector<std::pair<Key, uint32_t>>& copied) {
+bool Search::pass_copies(std::span<const Place> places, std::span<const kernels::WordCopy> copies,
+                         const Words& left, std::vector<std::pair<Key, uint32_t>>& copied) {
   for (const auto& [where, value] : left) {
     Key at = where;
     bool moved = false;
     for (const kernels::WordCopy& copy : std::views::reverse(copies)) {
-      const Place& to = operands[static_cast<size_t>(copy.to)].place;
-      const Place& from = operands[static_cast<size_t>(copy.from)].place;
+      const Place& to = places[static_cast<size_t>(copy.to)];
+      const Place& from = places[static_cast<size_t>(copy.from)];
       const int64_t offset = at.second - (to.offset + kWordBytes * copy.to_first);
       if (at.first != to.base || offset < 0 || offset >= kWordBytes * copy.words) continue;
       if (offset % kWordBytes != 0) return false;
@@ -228,15 +226,14 @@ bool Search::pass_copies(std::span<const OperandAction> operands,
   return true;
 }
 
-bool Search::add_read(std::span<const OperandAction> operands,
-                      std::span<const OperandTrace> traces) {
-  for (size_t i = 0; i < operands.size(); ++i) {
+bool Search::add_read(std::span<const Place> places, std::span<const OperandTrace> traces) {
+  for (size_t i = 0; i < places.size(); ++i) {
     const OperandTrace& trace = traces[i];
     if (trace.steering != kernels::Steering::kReads &&
         trace.steering != kernels::Steering::kUpdates) {
       continue;
     }
-    const Place& place = operands[i].place;
+    const Place& place = places[i];
     for (uint32_t w = 0; w < trace.words; ++w) {
       const int64_t offset = place.offset + kWordBytes * (int64_t{trace.first} + w);
       if (!add({place.base, offset}, trace.values[w])) return false;
