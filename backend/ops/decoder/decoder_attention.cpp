@@ -22,8 +22,10 @@ DecoderAttention DecoderAttention::of(const DecoderShape& shape, const KvLayout&
   DecoderAttention out;
   out.position = position;
   out.from = window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
-  const int64_t size = layout.chunk_positions(), begin = out.from / size;
-  const int64_t chunks = position / size + 1 - begin, heads = shape.kv_heads;
+  static_assert(kPagePositions % kGroup == 0);
+  const int64_t size = layout.chunk_positions(), heads = shape.kv_heads;
+  const int64_t begin = out.from / kGroup * kGroup / size;
+  const int64_t chunks = (position / kGroup + 1) * kGroup / size - begin;
   const int64_t total = chunks * heads;
   const int64_t used = std::clamp<int64_t>(total / kMinChunks, 1, pairs);
   std::vector<int64_t> parts(static_cast<size_t>(heads), 0);

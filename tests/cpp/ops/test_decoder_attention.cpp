@@ -1,6 +1,6 @@
-// Attention's work of a token (ops/decoder): ranges cover every chunk with a visible key once, for
-// any position, window and heads; records are those of the ranges; reads are what a walk over the
-// pages finds, for pages anywhere.
+// Attention's work of a token (ops/decoder): ranges cover every group of chunks with a visible key
+// once, for any position, window and heads, and stay where they are while the groups do; records
+// are those of the ranges; reads are what a walk over the pages finds, for pages anywhere.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -64,7 +64,9 @@ void check_ranges(const ops::DecoderShape& shape, int pairs, int64_t position, i
   }
   std::map<std::pair<int64_t, int64_t>, int> expected;
   for (int64_t head = 0; head < shape.kv_heads; ++head) {
-    for (int64_t key = from; key <= position; ++key) expected[{head, key / size}] = 1;
+    for (int64_t group = from / 64; group <= position / 64; ++group) {
+      for (int64_t key = 64 * group; key < 64 * group + 64; ++key) expected[{head, key / size}] = 1;
+    }
     for (const int64_t part : parts[head]) REQUIRE(part < work.parts);
     REQUIRE(*parts[head].rbegin() + 1 == int64_t(parts[head].size()));
   }
@@ -76,6 +78,10 @@ void check_ranges(const ops::DecoderShape& shape, int pairs, int64_t position, i
     most = std::max(most, chunks);
   }
   REQUIRE(most - least <= 1);
+  const auto next = DecoderAttention::of(shape, layout, pairs, position + 1, window);
+  const int64_t next_from = window > 0 ? std::max<int64_t>(0, position - window + 2) : 0;
+  const bool same = from / 64 == next_from / 64 && position / 64 == (position + 1) / 64;
+  REQUIRE((next.ranges == work.ranges) == same);
 }
 
 }  // namespace
