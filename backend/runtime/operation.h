@@ -134,9 +134,9 @@ class Operation {
   }
 
   // The same for a stream of which others may follow that differ only in their addresses: then one
-  // is patched (AlikeStreams).
+  // is patched (AlikeStreams). expected: they will.
   template <typename Build>
-  std::shared_ptr<const Entry> prepare_alike(const Build& build) {
+  std::shared_ptr<const Entry> prepare_alike(const Build& build, bool expected) {
     const auto start = Clock::now();
     Device& device = *device_->device;
     device.load(configuration_);
@@ -147,6 +147,7 @@ class Operation {
     std::shared_ptr<const PreparedStream> stream = alike_.find(device, words);
     if (stream == nullptr) {
       stream = device.prepare(std::move(words));
+      if (expected) stream->expect_repeats();
       alike_.add(stream);
     }
     const uint64_t building = since(begin);

@@ -56,6 +56,7 @@ class ParsedStream final : public PreparedStream {
   size_t bytes() const override {
     return 2 * PreparedStream::bytes() + parsed.operations().size() * sizeof(stream::Operation);
   }
+  void expect_repeats() const override { recordings.expect_repeats(); }
   stream::Stream parsed;
   mutable Recordings recordings;
 };

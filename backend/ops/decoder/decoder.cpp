@@ -165,6 +165,7 @@ void Decoder::prepare(const DecoderPosition& position, Place& at) {
           append_decoder(builder, operation_.configuration(), array_, model_, *at.layout, position);
       return std::monostate{};
     });
+    entry->stream->expect_repeats();
   }
   at.position = position;
   at.position.pages.clear();

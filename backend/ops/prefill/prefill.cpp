@@ -250,11 +250,13 @@ RunReport Prefill::submit_part(PrefillPlan& plan, const Part& part, const Place&
     weights.push_back(used.end == 0 ? BufferRef{} : all.after(static_cast<size_t>(used.first)));
     weights.back().bytes = static_cast<size_t>(used.end - used.first);
   }
-  const auto entry = operation_.prepare_alike([&](stream::Builder& builder) {
+  const auto build = [&](stream::Builder& builder) {
     append_prefill(builder, operation_.configuration(), array_, plan, part.first, part.last,
                    origins);
     return std::monostate{};
-  });
+  };
+  // The first layer has no norm of results before it, so that no other one is like it.
+  const auto entry = operation_.prepare_alike(build, part.first > 0 && part.last < plan.steps());
   std::vector<BufferRef> arguments = {
       {at.buffer.get(), 0, static_cast<size_t>(at.layout->bytes()), Access::kReadWrite},
       pool,

@@ -167,6 +167,11 @@ std::optional<Recordings::Found> Recordings::find(Array& array,
   return std::nullopt;
 }
 
+void Recordings::expect_repeats() {
+  const std::lock_guard<std::mutex> guard(memory_->mutex_);
+  first_recorded_ = 1;
+}
+
 bool Recordings::wants(const stream::Stream& stream) {
   const std::lock_guard<std::mutex> guard(memory_->mutex_);
   if (refused_ || memory_->most_ == 0 || ++runs_ < first_recorded_) return false;

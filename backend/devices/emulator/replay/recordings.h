@@ -60,6 +60,7 @@ class Recordings {
   std::optional<Found> find(Array& array, std::span<const Argument> arguments);
   bool enabled() const;  // there is memory for recordings
   StreamVersion& version() { return version_; }
+  void expect_repeats();  // the first run is worth recording
   // Whether a run that has not found one is to be recorded. Counts these runs.
   bool wants(const stream::Stream& stream);
   // The run was not recorded, for a reason that may pass: the next attempt waits twice as long.
