@@ -40,6 +40,9 @@ TEST_CASE("alike streams: other addresses patch a stream, other lengths are anot
   CHECK(std::ranges::equal(first->words(), copy(16, 32)));
   CHECK(streams.find(*device, copy(12, 32)) == nullptr);
   CHECK(streams.find(*device, copy_stream(kGeneration, 16, 0, 2)) == nullptr);
+  std::vector<uint32_t> waits_otherwise = copy(16);
+  waits_otherwise.back() ^= 1;
+  CHECK(streams.find(*device, waits_otherwise) == nullptr);
   // It runs with the new offset.
   const auto in = device->allocate(128), out = device->allocate(64);
   for (size_t i = 0; i < 128; ++i) in->host()[i] = static_cast<std::byte>(i);
