@@ -33,8 +33,7 @@ std::shared_ptr<const PreparedStream> AlikeStreams::find(Device& device,
                                                          std::span<const uint32_t> words) {
   for (auto kept = all_.begin(); kept != all_.end(); ++kept) {
     const std::optional<std::vector<StreamPatch>> changes = patches(*kept, words);
-    if (!changes) continue;
-    if (!changes->empty() && !device.patch(kept->stream, *changes)) return nullptr;
+    if (!changes || (!changes->empty() && !device.patch(kept->stream, *changes))) continue;
     all_.splice(all_.begin(), all_, kept);
     return kept->stream;
   }

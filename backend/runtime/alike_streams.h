@@ -1,6 +1,6 @@
 // Prepared streams that are used again for others that differ only in where their address patches
-// point to: those of a prompt's chunks of one size whose keys and values go to other pages, or of
-// steps whose positions are others.
+// point to: those of the layers of a prompt, of prompts of one size whose keys and values go to
+// other pages, of steps of sequences at other positions.
 #pragma once
 
 #include <cstddef>

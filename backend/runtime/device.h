@@ -88,7 +88,7 @@ class PreparedStream {
   virtual size_t bytes() const { return words_.size() * 4; }  // of host memory it takes
   uint64_t configuration_id() const { return configuration_id_; }
   uint64_t patches() const { return patches_; }  // how often it was changed
-  // Its runs will be alike (Device::repeats): the first one may as well be taken down.
+  // Its runs will be alike (Device::repeats): the first one may as well be recorded.
   virtual void expect_repeats() const {}
 
  private:

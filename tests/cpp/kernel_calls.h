@@ -76,6 +76,7 @@ class TestedKernel {
       for (size_t i = 0; i < arguments.size(); ++i) {
         const npu::kernels::Operand& operand = kernel_.declaration->operands[i];
         if (operand.steering != npu::kernels::Steering::kKeeps) continue;
+        REQUIRE(operand.steering_first.text == nullptr);  // from word 0 on
         const std::byte* const first = arguments[i].data;
         words.insert(words.end(), first, first + 4 * operand.steering_words);
       }

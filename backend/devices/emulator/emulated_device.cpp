@@ -91,7 +91,9 @@ class EmulatedDevice final : public Device, public DeviceTiming {
   std::unique_ptr<Buffer> placeholder(size_t bytes) override {
     return std::make_unique<HostView>(nullptr, bytes, Access::kReadWrite);
   }
-  const RunTiming& last() const override { return arrays_.current().timing_report(); }
+  const RunTiming& last() const override {
+    return (timed_ ? *timed_ : arrays_.current()).timing_report();
+  }
   std::shared_ptr<RunTrace> trace() const override { return recorder_; }
 
  protected:
@@ -133,7 +135,8 @@ class EmulatedDevice final : public Device, public DeviceTiming {
   LoadedArrays arrays_;
   EmulatedRun* running_ = nullptr;
   std::shared_ptr<ReplayMemory> replay_memory_ = std::make_shared<ReplayMemory>();
-  // Timed runs.
+  // Timed runs; the array of the last ones.
+  const Array* timed_ = nullptr;
   std::optional<arch::Timing> constants_;
   std::shared_ptr<Recorder> recorder_;
   // Residency test modes.
@@ -239,7 +242,8 @@ DeviceInfo EmulatedDevice::info() const {
 
 void EmulatedDevice::do_load(const Configuration& configuration) {
   if (running_ != nullptr) running_->cancel();
-  if (array().timed() || residency_.on()) return configure(configuration);
+  const bool replays = replay_memory_->most() > 0;
+  if (array().timed() || residency_.on() || !replays) return configure(configuration);
   if (arrays_.reload(configuration.id)) return;
   configure(configuration);
   arrays_.loaded(configuration.id);
@@ -329,6 +333,7 @@ void EmulatedDevice::run_intruder(const Intruders::Stream& stream) {
 }
 
 void EmulatedDevice::start(const TimingOptions& options) {
+  timed_ = &array();
   constants_.emplace(geometry_.generation, options.constants);
   recorder_ = options.trace ? std::make_shared<Recorder>(*options.trace) : nullptr;
   array().set_timing(&*constants_, options.data, recorder_.get(), options.kernels);

@@ -21,7 +21,8 @@ bool LoadedArrays::reload(uint64_t configuration) {
     all_.splice(all_.begin(), all_, found);
     return current().reload();
   }
-  if (all_.front().epoch == 0) return false;  // nothing was loaded yet
+  // Nothing was loaded yet, or what it has is of no use any more.
+  if (all_.front().epoch == 0 || current().faulted()) return false;
   if (all_.size() < kMost) {
     add();
   } else {

@@ -136,7 +136,7 @@ void Decoder::write_control(const DecoderToken& token, const DecoderPosition& po
   at.combined = position.attention;
 }
 
-// Whether attention reads where it did for the token before: within a chunk it does.
+// Whether attention reads where it did for the token before: within a group of chunks it does.
 bool Decoder::reads_change(const DecoderPosition& position, const Place& at) {
   if (!same_ranges(position.attention, at.position.attention)) return true;
   return !std::ranges::equal(position.pages, at.pages,

@@ -239,16 +239,19 @@ std::vector<Weights> weights_of(const DecoderModel& model, size_t first, size_t 
 
 }  // namespace
 
-// Arguments with weights begin where the part's do: so those of other layers are alike.
+// Where runs are repeated, arguments with weights begin at the part's: so layers are alike.
 RunReport Prefill::submit_part(PrefillPlan& plan, const Part& part, const Place& at,
                                const BufferRef& pool) {
-  std::vector<BufferRef> weights;
+  const bool repeats = operation_.device().repeats();
+  std::vector<BufferRef> weights(regions_->refs().begin(), regions_->refs().end());
   std::vector<int64_t> origins;
-  for (size_t region = 0; const Weights& used : weights_of(model_, part.first, part.last)) {
-    const BufferRef& all = regions_->refs()[region++];
-    origins.push_back(used.first);
-    weights.push_back(used.end == 0 ? BufferRef{} : all.after(static_cast<size_t>(used.first)));
-    weights.back().bytes = static_cast<size_t>(used.end - used.first);
+  if (repeats) {
+    for (size_t region = 0; const Weights& used : weights_of(model_, part.first, part.last)) {
+      BufferRef& argument = weights[region++];
+      argument = used.end == 0 ? BufferRef{} : argument.after(static_cast<size_t>(used.first));
+      argument.bytes = static_cast<size_t>(used.end - used.first);
+      origins.push_back(used.first);
+    }
   }
   const auto build = [&](stream::Builder& builder) {
     append_prefill(builder, operation_.configuration(), array_, plan, part.first, part.last,
@@ -256,7 +259,9 @@ RunReport Prefill::submit_part(PrefillPlan& plan, const Part& part, const Place&
     return std::monostate{};
   };
   // The first layer has no norm of results before it, so that no other one is like it.
-  const auto entry = operation_.prepare_alike(build, part.first > 0 && part.last < plan.steps());
+  const bool alike = part.first > 0 && part.last < plan.steps();
+  const auto entry =
+      repeats ? operation_.prepare_alike(build, alike) : operation_.prepare_once(build);
   std::vector<BufferRef> arguments = {
       {at.buffer.get(), 0, static_cast<size_t>(at.layout->bytes()), Access::kReadWrite},
       pool,

@@ -24,20 +24,21 @@ constexpr kernels::Declaration kCounts = counts();
 // Two overlays that call a kernel twice, on the next slots of a ring of three: f adds 1 to the word
 // there, g multiplies it by 10.
 struct Loads : OverlayMachine {
-  explicit Loads(size_t image_words = 16) : words(image_words) {
+  // place: of the operand of f's and g's calls; end: of their programs.
+  explicit Loads(const std::string& place = "0|1024|2048%0", const std::string& end = "") {
     configure();
     std::vector<emulator::OverlayProgram> overlays;
     for (const std::string& name : {"f", "g"}) {
       emulator::OverlayProgram overlay;
-      overlay.program =
-          parse_program("loop 2\n call " + name + " @0|1024|2048%0\n advance 0 3\nend\n", "test");
+      overlay.program = parse_program(
+          "loop 2\n call " + name + " @" + place + "\n advance 0 3\nend\n" + end, "test");
       overlay.functions.push_back({[name](std::span<const KernelArgument> a, CoreState&) {
                                      auto& word = *reinterpret_cast<int32_t*>(a[0].data);
                                      word = name == "f" ? word + 1 : word * 10;
                                    },
                                    false, &kCounts});
       overlay.name = name;
-      overlay.image = image(overlays.size(), words);
+      overlay.image = image(overlays.size(), kImageWords);
       overlay.counters = kCounters;
       overlays.push_back(std::move(overlay));
     }
@@ -67,7 +68,7 @@ struct Loads : OverlayMachine {
   }
   Words words_of(At core) { return OverlayMachine::words(core, 0, 0x10000 / 4); }
 
-  const size_t words;
+  static constexpr size_t kImageWords = 16;
   Words first = packets(0), second = packets(1), packets_sent = first;
 };
 
@@ -149,4 +150,22 @@ TEST_CASE("overlay: after a stream that has changed routes, configurations are l
   m.run(m.script().connect(kCores[1], cp::kSouthSlave, cp::kNorthMaster));
   CHECK(!m.array.reload());
   CHECK(!m.array.return_to_rest());
+}
+
+TEST_CASE("overlay: a run that reads slot counters is not recorded") {
+  Loads m(std::to_string(kCounters - 12));  // the last of the operand's four words
+  Prepared stream(m.stream());
+  for (int i = 0; i < 4; ++i) CHECK(!run(m, stream));
+  CHECK(stream.recordings.refused());
+}
+
+TEST_CASE("overlay: a core in the middle of its program is not brought back to rest") {
+  Loads m("0|1024|2048%0", "acquire_ge 3 1\n");  // which nobody releases
+  Prepared stream(m.stream());
+  CHECK(!run(m, stream));
+  CHECK(!m.array.return_to_rest());
+  check_error(ErrorKind::kKernel, {"resets core (0,2), which waits for its lock 3"}, [&] {
+    m.array.begin(stream.parsed, m.arguments(), &stream.recordings);
+    m.array.resume(emulator::Array::Deadline::max());
+  });
 }

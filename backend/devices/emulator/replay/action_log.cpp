@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
+#include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <optional>
@@ -181,13 +182,15 @@ void ActionLog::move(const Walk& from, const Walk& to, uint64_t words, uint32_t 
   action.to = linear_to ? next(to) : begin(to);
   if (!linear_from) into.walks.push_back(from);
   if (!linear_to) into.walks.push_back(to);
-  if (!linear_to) check_reserved(to, words);
+  check_reserved(from, words);
+  check_reserved(to, words);
   if (!linear_from) action.kind = linear_to ? Action::Kind::kGather : Action::Kind::kReorder;
   if (linear_from && !linear_to) action.kind = Action::Kind::kScatter;
   put(action);
 }
 
 void ActionLog::copy(std::byte* to, const std::byte* from, uint64_t bytes) {
+  check_reserved(place(from), bytes);
   put({Action::Kind::kCopy, 0, bytes, place(to), place(from)});
 }
 
@@ -222,7 +225,11 @@ void ActionLog::call(const CallAction::Function& function, const kernels::Declar
   call.count = static_cast<uint8_t>(arguments.size());
   if (joins(into, call, operands, kernel)) return;
   const OperandTrace* traces = into.lists->find(call, operands, kernel);
-  if (traces == nullptr) traces = into.lists->add(call, operands, kernel);
+  const bool fresh = traces == nullptr;
+  if (fresh) traces = into.lists->add(call, operands, kernel);
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (fresh || i == call.moving) check_reserved(places[i], traces[i].bytes);
+  }
   into.first_copies.push_back(into.copies.size());
   if (kernel.copies != nullptr) copy_words(into, kernel, arguments);
   forget_written(into, call, traces);
@@ -283,25 +290,25 @@ void ActionLog::reserve(const std::byte* begin, uint64_t bytes) {
 }
 
 void ActionLog::check_reserved(const Place& place, uint64_t bytes) {
-  if (place.base != Place::kAbsolute) return;
+  if (place.base != Place::kAbsolute || bytes == 0) return;
   const auto next =
       std::ranges::upper_bound(reserved_, place.offset, {}, &std::pair<int64_t, int64_t>::second);
   if (next == reserved_.end() || next->first >= place.offset + static_cast<int64_t>(bytes)) return;
-  refuse("a move to the state of a core");
+  refuse("a move to or from the state of a core");
 }
 
-void ActionLog::check_reserved(Walk to, uint64_t words) {
-  const Place begin = place(to.base());
+void ActionLog::check_reserved(Walk walk, uint64_t words) {
+  const Place begin = place(walk.base());
   const int64_t memory = arch::tile_geometry(arch::TileKind::kCore).memory_bytes;
   const auto near = [&](const std::pair<int64_t, int64_t>& range) {
     return std::abs(range.first - begin.offset) < memory;
   };
   if (begin.base != Place::kAbsolute || std::ranges::none_of(reserved_, near)) return;
   while (words > 0) {
-    const uint64_t run = std::min(words, to.contiguous());
-    check_reserved(place(to.base() + static_cast<int64_t>(to.next()) * kWordBytes),
+    const uint64_t run = std::min(words, walk.contiguous());
+    check_reserved(place(walk.base() + static_cast<int64_t>(walk.next()) * kWordBytes),
                    run * kWordBytes);
-    to.skip(run);
+    walk.skip(run);
     words -= run;
   }
 }

@@ -85,7 +85,7 @@ class ActionLog {
   ActionLog(std::span<const Argument> arguments, std::span<const ArgumentShape> shapes,
             size_t columns, std::span<PatchUse> patches, size_t most_bytes);
   // So many bytes from an address on are part of the state that runs begin and end with: a run that
-  // moves anything there is refused.
+  // moves anything there, or from there, is refused.
   void reserve(const std::byte* begin, uint64_t bytes);
 
   // The lane of the calling thread: that of the serial part, unless a LaneScope says otherwise.
@@ -139,7 +139,7 @@ class ActionLog {
   // So many bytes from a place on are written: what was known of their words is void.
   void forget(Lane& lane, const Place& place, uint64_t bytes);
   void check_reserved(const Place& place, uint64_t bytes);
-  void check_reserved(Walk to, uint64_t words);
+  void check_reserved(Walk walk, uint64_t words);
   void forget_written(Lane& lane, const CallAction& call, const OperandTrace* traces);
   static bool joins(Lane& lane, const CallAction& call, const OperandLists::Operands& operands,
                     const kernels::Declaration& kernel);

@@ -44,6 +44,7 @@ bool ControlState::leaves_nothing(const Array& array) const {
   for (size_t t = 0; t < tiles_.size(); ++t) {
     const Tile& tile = *array.tiles()[t];
     const TileState& here = tiles_[t];
+    if (tile.core && !tile.core->unfinished().empty()) return false;
     for (size_t i = 0; i < here.locks.size(); ++i) {
       if (tile.locks[i].value != here.locks[i]) return false;
     }

@@ -1,7 +1,8 @@
 // Everything of an array that decides what a run does next, between two runs: locks, BDs, where
 // channels and cores are, of cores with overlays the one that is loaded and its slot counters.
 // Routes, pad values and other programs are not part of it: a run that changes those is not
-// recorded. Nor are data memories else, of which only words that steer cores matter (steering.h).
+// recorded. Nor is the rest of the data memories, where only words that steer cores matter
+// (steering.h).
 #pragma once
 
 #include <array>
@@ -24,8 +25,8 @@ class ControlState {
   // Of an array between two runs. Empty if a core has no worker program.
   static std::optional<ControlState> of(Array& array);
 
-  // Whether locks have the values of this state and channels as many tasks: no run has left
-  // anything behind that the next one may wait for.
+  // Whether locks have the values of this state, channels as many tasks, and overlays have ended:
+  // no run has left anything behind that the next one may wait for or has to end.
   bool leaves_nothing(const Array& array) const;
   // Brings an array into this state. moved: what is added to the addresses that address patches
   // have written, by BdSlot::patch.

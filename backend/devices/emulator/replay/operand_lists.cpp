@@ -137,6 +137,7 @@ void OperandLists::trace(std::span<OperandTrace> traces, const kernels::Declarat
     const KernelArgument& argument = arguments[i];
     const kernels::Operand& operand = kernel.operands[i];
     if (argument.data == nullptr) continue;
+    trace.bytes = std::min(uses[i].bytes, kMostWritten);
     if (!uses[i].read_only) trace.written = std::min(uses[i].bytes, kMostWritten);
     const uint64_t end = (uint64_t{firsts[i]} + static_cast<uint64_t>(operand.steering_words)) * 4;
     // A call with such operands fails.

@@ -1,6 +1,5 @@
 // Lists of operands of recorded calls. A core calls its kernels again and again on the same
-// buffers: calls of a column share lists for the whole run, which say what is read and written as
-// well.
+// buffers: calls of lanes with the same number share lists for the whole run.
 #pragma once
 
 #include <algorithm>
@@ -30,10 +29,11 @@ struct Place {
   uint32_t patch = 0;         // the address patch of the stream that it moves with; 0: none
 };
 
-// What is known of an operand while the run is recorded (steering.h): bytes that the call may
-// write, and its words that steer the core; if the call reads or makes any, their values before it.
+// What is known of an operand while the run is recorded (steering.h): bytes that the call accesses
+// and may write, and its words that steer the core; if the call reads or makes any, their values
+// before it.
 struct OperandTrace {
-  uint64_t written = 0;
+  uint64_t bytes = 0, written = 0;
   kernels::Steering steering = kernels::Steering::kNone;
   uint32_t first = 0, words = 0;
   const uint32_t* values = nullptr;
@@ -103,14 +103,18 @@ class OperandLists {
   // Gives it a new one.
   const OperandTrace* add(CallAction& call, const Operands& operands,
                           const kernels::Declaration& kernel);
-  size_t bytes() const { return kept_.bytes() + traces_.bytes() + values_.bytes(); }
+  size_t bytes() const {
+    constexpr size_t kNode = sizeof(void*) + sizeof(uint64_t);
+    return kept_.bytes() + traces_.bytes() + values_.bytes() +
+           found_.size() * (sizeof(Entry) + kNode);
+  }
   // What replays need.
   struct Kept {
     Chunks<KernelArgument> operands;
     Chunks<Place> places;
     size_t bytes() const { return operands.bytes() + places.bytes(); }
   };
-  Kept take() { return std::move(kept_); }
+  Kept take() { return std::exchange(kept_, {}); }
 
  private:
   struct Entry {

@@ -15,9 +15,9 @@ using stream::Operation;
 
 namespace {
 
-// A stream that runs once is not worth recording. One whose recordings leave before they are
-// repeated, or whose run was not recorded, waits twice as long for the next one, up to so many
-// runs.
+// A stream that runs once is not worth recording, unless it is expected to repeat. One whose
+// recordings leave before they are repeated, or whose run was not recorded, waits twice as long for
+// the next one, up to so many runs.
 constexpr uint64_t kFirstRecorded = 2, kLastRecorded = 64;
 
 // Whether an operation writes what recorded runs may write: data memory, locks, BDs, channels and
