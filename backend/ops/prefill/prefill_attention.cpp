@@ -11,11 +11,12 @@
 namespace npu::ops {
 
 // Of row-blocks `first` and `first` + 1. A chunk begins where a pair of row-blocks lies together.
-void PrefillPlan::chunk_keys(std::vector<PrefillTask>& to, size_t layer, int64_t first) const {
+void PrefillPlan::chunk_keys(std::vector<PrefillTask>& to, size_t layer, int64_t column,
+                             int64_t first) const {
   const int64_t row_bytes = model_.shape.head_dim * 2, unit = kRows * row_bytes / 4;
   const int64_t offset = kv().row(chunk_->pages[layer], 0, chunk_->position + first * kRows);
   if ((first == 0 && chunk_->lead > 0) || (first + kPairs) * kRows > chunk_->tokens) {
-    keys_by_rows(to, [&](int64_t kv_head, int64_t row) {
+    keys_by_rows(to, column, [&](int64_t kv_head, int64_t row) {
       const int64_t slot = first * kRows + row;
       if (slot < chunk_->lead || slot >= chunk_->tokens) return int64_t{-1};
       return offset + kv_head * kv().head_bytes() + row * row_bytes;
@@ -33,7 +34,8 @@ void PrefillPlan::chunk_keys(std::vector<PrefillTask>& to, size_t layer, int64_t
 }
 
 // Rows of a pair of row-blocks, whose pieces alternate.
-void PrefillPlan::keys_by_rows(std::vector<PrefillTask>& to, const KeyPlace& place) const {
+void PrefillPlan::keys_by_rows(std::vector<PrefillTask>& to, int64_t column,
+                               const KeyPlace& place) const {
   const int64_t row = model_.shape.head_dim / 2;  // words
   const int64_t per_piece = kBlockWords / row, rows = kPairs * kRows;
   PrefillTask task;
@@ -53,7 +55,7 @@ void PrefillPlan::keys_by_rows(std::vector<PrefillTask>& to, const KeyPlace& pla
     const int64_t at = place(head % model_.shape.kv_heads,
                              upper * kRows + piece * per_piece + in_pair % per_piece);
     if (at < 0) {
-      add(kPrefillWorkspace, layout_.dump());
+      add(kPrefillWorkspace, layout_.dump(column));
     } else {
       add(kPrefillPool, at + values * kv().chunk_bytes());
     }
@@ -144,7 +146,7 @@ void PrefillPlan::attention_job(PrefillStep& step, size_t layer, int64_t kv_head
       for (int64_t j = 0; j < array_.units; ++j) {
         const int64_t u = first + kPairs * upper * per_row + c * array_.units + j;
         if (u % group >= s.group()) {
-          dump(channel, kPairs * result);
+          dump(channel, c, kPairs * result);
           continue;
         }
         const int64_t rows = layout_.attention_rows();

@@ -9,8 +9,9 @@
 
 namespace npu::ops {
 
-void PrefillPlan::batch_keys(std::vector<PrefillTask>& to, size_t layer, int64_t first) const {
-  keys_by_rows(to, [&](int64_t kv_head, int64_t row) {
+void PrefillPlan::batch_keys(std::vector<PrefillTask>& to, size_t layer, int64_t column,
+                             int64_t first) const {
+  keys_by_rows(to, column, [&](int64_t kv_head, int64_t row) {
     const auto number = static_cast<size_t>(first + row / kRows);
     if (number >= batch_->sequences.size()) return int64_t{-1};
     const PrefillBatch::Sequence& sequence = batch_->sequences[number];
@@ -108,7 +109,7 @@ void PrefillPlan::batch_results(PrefillStep& step, std::span<const BatchHead> he
                        bd_of(kPairs * units * width * kBlockWords,
                              {{1, kBlockWords}, {high - low, kPairs}, {rows * kBlockWords}})));
     }
-    if (left > 0) dump(channel, kPairs * left * width * kBlockWords);
+    if (left > 0) dump(channel, column, kPairs * left * width * kBlockWords);
   }
 }
 

@@ -138,8 +138,10 @@ PrefillLayout::PrefillLayout(const PrefillArray& array, const DecoderModel& mode
   up_ = take(ffn_ * column + slack);
   act_ = take(ffn_ * column + slack);
   for (int64_t& table : tables_) table = take(round_up(rows_, round) * table_bytes() + a_bytes);
-  dump_ = take(std::max(width_ * 2 * prefill::kRecordBytes,
-                        (s.heads + 2 * s.kv_heads) * 2 * unit + a_bytes));
+  dump_bytes_ = round_up(
+      std::max(width_ * 2 * prefill::kRecordBytes, (s.heads + 2 * s.kv_heads) * 2 * unit + a_bytes),
+      int64_t{64});
+  dump_ = take(array.columns * dump_bytes_);
   norm_objects_ = divide_up(2 * width_ * kSlice * 4, kAPayload);
   const auto layers = static_cast<int64_t>(model.layers.size());
   constants_ = take(layers * (2 * norm_objects_ + 1) * kAPayload);

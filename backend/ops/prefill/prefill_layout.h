@@ -78,7 +78,8 @@ class PrefillLayout {
   int64_t logits() const { return logits_; }  // prefill_head.h
   int64_t table(int kind) const { return tables_[static_cast<size_t>(kind)]; }
   int64_t table_bytes() const { return 32 * head_dim_; }  // of 8 rows
-  int64_t dump() const { return dump_; }                  // what nobody reads
+  // What nobody reads: a place for each column of the array, so that results of two do not meet.
+  int64_t dump(int64_t column) const { return dump_ + column * dump_bytes_; }
   // Norm weights, kAPayload objects: those of the layer's first and second norm, of QK-norm.
   enum Constants { kFirst, kSecond, kHeads };
   int64_t constants(size_t layer, Constants which) const;
@@ -94,7 +95,7 @@ class PrefillLayout {
   int64_t bytes_ = 0, rows_ = 0, width_ = 0, ffn_ = 0, group_ = 0, head_dim_ = 0,
           attention_rows_ = 0, records_ = 0, factors_ = 0, qkv_ = 0, queries_ = 0,
           queries_bytes_ = 0, attention_ = 0, y_ = 0, gate_ = 0, up_ = 0, act_ = 0, dump_ = 0,
-          norm_objects_ = 0, constants_ = 0, last_constants_ = 0, logits_ = 0;
+          dump_bytes_ = 0, norm_objects_ = 0, constants_ = 0, last_constants_ = 0, logits_ = 0;
   std::array<int64_t, DecoderWorkspace::kKinds> tables_{};
 };
 

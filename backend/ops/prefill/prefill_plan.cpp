@@ -188,8 +188,8 @@ void PrefillPlan::add_constants(PrefillStep& step, int64_t offset, int64_t objec
   for (auto& channel : step.a) channel.push_back(task);
 }
 
-void PrefillPlan::dump(std::vector<PrefillTask>& to, int64_t words) const {
-  PrefillTask task = in_workspace(layout_.dump(), contiguous(words));
+void PrefillPlan::dump(std::vector<PrefillTask>& to, int64_t column, int64_t words) const {
+  PrefillTask task = in_workspace(layout_.dump(column), contiguous(words));
   to.push_back(task);
 }
 
@@ -240,8 +240,8 @@ void PrefillPlan::norm_round(PrefillStep& step, int64_t round, bool adds) {
       auto& channel = step.c[static_cast<size_t>(upper)][static_cast<size_t>(c)];
       const int64_t row = at + kPairs * upper;
       if (row >= rows) {
-        dump(channel, width * kPairs * kRecordWords);
-        dump(channel, kPairs * kBlockWords);
+        dump(channel, c, width * kPairs * kRecordWords);
+        dump(channel, c, kPairs * kBlockWords);
         continue;
       }
       task.offset = layout_.records() + row * kRecord;
@@ -478,7 +478,7 @@ void PrefillPlan::rotation_round(PrefillStep& step, size_t layer, int64_t round)
       auto& channel = step.c[static_cast<size_t>(upper)][static_cast<size_t>(c)];
       const int64_t row = at + kPairs * upper;
       if (row >= used_) {  // the cache may have no page there
-        dump(channel, (s.heads + 2 * s.kv_heads) * kPairs * unit);
+        dump(channel, c, (s.heads + 2 * s.kv_heads) * kPairs * unit);
         continue;
       }
       const size_t tasks = channel.size();
@@ -489,9 +489,9 @@ void PrefillPlan::rotation_round(PrefillStep& step, size_t layer, int64_t round)
         repeated(channel, task, s.group(), unit);
       }
       if (batch_ != nullptr) {
-        batch_keys(channel, layer, row);
+        batch_keys(channel, layer, c, row);
       } else {
-        chunk_keys(channel, layer, row);
+        chunk_keys(channel, layer, c, row);
       }
       in_order(channel, tasks);
     }

@@ -167,17 +167,17 @@ class PrefillPlan {
                 int64_t kv_head, int64_t first, int64_t last);
   // Where a row of K of a pair of row-blocks goes in the pool; negative: nowhere. V's comes behind.
   using KeyPlace = std::function<int64_t(int64_t kv_head, int64_t row)>;
-  void keys_by_rows(std::vector<PrefillTask>& to, const KeyPlace& place) const;
-  void chunk_keys(std::vector<PrefillTask>& to, size_t layer, int64_t first) const;
+  void keys_by_rows(std::vector<PrefillTask>& to, int64_t column, const KeyPlace& place) const;
+  void chunk_keys(std::vector<PrefillTask>& to, size_t layer, int64_t column, int64_t first) const;
   // Of a batch (prefill_batch.cpp, prefill_head.cpp).
-  void batch_keys(std::vector<PrefillTask>& to, size_t layer, int64_t first) const;
+  void batch_keys(std::vector<PrefillTask>& to, size_t layer, int64_t column, int64_t first) const;
   void batch_attention(PrefillStep& step, size_t layer);
   void batch_job(PrefillStep& step, size_t layer, std::span<const BatchHead> heads);
   void batch_queries(std::vector<PrefillTask>& to, std::span<const BatchHead> heads,
                      int64_t column) const;
   void batch_results(PrefillStep& step, std::span<const BatchHead> heads, int64_t column) const;
   void head(PrefillStep& step, const Source& source);
-  void dump(std::vector<PrefillTask>& to, int64_t words) const;
+  void dump(std::vector<PrefillTask>& to, int64_t column, int64_t words) const;
 
   const PrefillArray& array_;
   const DecoderModel& model_;

@@ -309,7 +309,7 @@ class PrefillMemory {
 
   // At the end of step `now`, counted from 1.
   void apply_writes(int now) {
-    const auto dump = uint64_t(layout_.dump());
+    const auto dump = uint64_t(layout_.dump(0));
     const auto dump_end = uint64_t(layout_.constants(0, PrefillLayout::kFirst));
     for (const auto& [at, value] : writes_) {
       Memory& to = memory(at.argument);
