@@ -208,7 +208,7 @@ def test_layers_of_a_prompt_are_replays(
         return results, counted
 
     found, counted = logits(replayed=True)
-    assert counted[0].replays >= 5  # layers of a first run, from the third on
+    assert counted[0].replays >= 4  # of 7 layers of a first run, one of them of another kind
     assert counted[3].replays >= 7  # of one that was there before
     assert counted[-1].replays >= counted[-1].submissions // 2
     fresh_devices()

@@ -70,7 +70,7 @@ class Chunk:
         self.attention_rows = jobs * units // self.group
         self.query_bytes = jobs * units * unit + 5120
         self.norm_objects = -(-2 * self.blocks * 32 * 4 // PAYLOAD)
-        dump = max(self.blocks * 2 * RECORD, heads * 2 * unit + a_bytes)
+        dump = up(max(self.blocks * 2 * RECORD, heads * 2 * unit + a_bytes), 64)
         parts = {
             "records": self.blocks * self.rows * RECORD + 3 * slack,
             "factors": self.rows * BLOCK + 2 * cores * BLOCK,
@@ -80,7 +80,7 @@ class Chunk:
             "y": self.blocks * column + slack,
             **dict.fromkeys(("gate", "up", "act"), ffn * column + slack),
             **dict.fromkeys(("whole", "sliding"), up(self.rows, cores) * 32 * s.head_dim + a_bytes),
-            "dump": dump,
+            "dump": columns * dump,  # a place for each
             "constants": (2 * self.norm_objects + 1) * PAYLOAD,
             "last": self.norm_objects * PAYLOAD + a_bytes,
         }  # fmt: skip
