@@ -119,41 +119,23 @@ class Operation {
   // The same for a stream that is not used again.
   template <typename Build>
   std::shared_ptr<const Entry> prepare_once(const Build& build) {
-    const auto start = Clock::now();
-    Device& device = *device_->device;
-    device.load(configuration_);
-    const auto begin = Clock::now();
-    stream::Builder builder(configuration_->generation, device.info().columns);
-    Schedule schedule = build(builder);
-    auto made =
-        std::make_shared<const Entry>(Entry{device.prepare(builder.finish()), std::move(schedule)});
-    const uint64_t building = since(begin);
-    stream_build_ns_ += building;
-    submit_overhead_ns_ += since(start) - building;
-    return made;
+    return prepare_built(build, [](Device& device, std::vector<uint32_t> words) {
+      return device.prepare(std::move(words));
+    });
   }
 
   // The same for a stream of which others may follow that differ only in their addresses: then one
   // is patched (AlikeStreams). expected: they will.
   template <typename Build>
   std::shared_ptr<const Entry> prepare_alike(const Build& build, bool expected) {
-    const auto start = Clock::now();
-    Device& device = *device_->device;
-    device.load(configuration_);
-    const auto begin = Clock::now();
-    stream::Builder builder(configuration_->generation, device.info().columns);
-    Schedule schedule = build(builder);
-    std::vector<uint32_t> words = builder.finish();
-    std::shared_ptr<const PreparedStream> stream = alike_.find(device, words);
-    if (stream == nullptr) {
+    return prepare_built(build, [&](Device& device, std::vector<uint32_t> words) {
+      std::shared_ptr<const PreparedStream> stream = alike_.find(device, words);
+      if (stream != nullptr) return stream;
       stream = device.prepare(std::move(words));
       if (expected) stream->expect_repeats();
       alike_.add(stream);
-    }
-    const uint64_t building = since(begin);
-    stream_build_ns_ += building;
-    submit_overhead_ns_ += since(start) - building;
-    return std::make_shared<const Entry>(Entry{std::move(stream), std::move(schedule)});
+      return stream;
+    });
   }
 
   // Changes words of a prepared stream of this configuration. False: prepare another one.
@@ -206,6 +188,23 @@ class Operation {
     if (configuration.overlays.empty()) return configuration;
     const auto guard = lock();
     return with_images(*device_->device, std::move(configuration));
+  }
+
+  // prepare(device, words): the stream with these words.
+  template <typename Build, typename Prepare>
+  std::shared_ptr<const Entry> prepare_built(const Build& build, const Prepare& prepare) {
+    const auto start = Clock::now();
+    Device& device = *device_->device;
+    device.load(configuration_);
+    const auto begin = Clock::now();
+    stream::Builder builder(configuration_->generation, device.info().columns);
+    Schedule schedule = build(builder);
+    auto made = std::make_shared<const Entry>(
+        Entry{prepare(device, builder.finish()), std::move(schedule)});
+    const uint64_t building = since(begin);
+    stream_build_ns_ += building;
+    submit_overhead_ns_ += since(start) - building;
+    return made;
   }
 
   using Clock = std::chrono::steady_clock;

@@ -124,9 +124,8 @@ class Array {
   // process has had it.
   uint64_t epoch() const { return epoch_; }
   bool replaying() const { return replay_ != nullptr; }
-  bool faulted() const {
-    return faulted_;
-  }  // an error has ended a run: it must be configured again
+  // An error has ended a run: it must be configured again.
+  bool faulted() const { return faulted_; }
   // As a driver may between two runs, and as happens before every run with recordings: brings the
   // array into the state in which configure() and attach() left it, all but the contents of its
   // data memories. False, and nothing happens, where a run has left locks or tasks behind for the

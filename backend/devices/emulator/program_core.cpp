@@ -34,7 +34,14 @@ ProgramCore::ProgramCore(Array& array, Tile& tile, CoreProgram program)
 
 ProgramCore::ProgramCore(Array& array, Tile& tile, Overlays overlays)
     : Core(array, tile), overlays_(std::move(overlays)) {
-  for (const OverlayProgram& overlay : *overlays_) use(overlay);
+  std::set<uint32_t> counters;
+  for (const OverlayProgram& overlay : *overlays_) {
+    use(overlay);
+    for (uint32_t i = 0; i < static_cast<uint32_t>(overlay.program.counters); ++i) {
+      counters.insert(overlay.counters + 4 * i);
+    }
+  }
+  counter_addresses_.assign(counters.begin(), counters.end());
   current_ = &own_;
   restart();
 }
@@ -129,23 +136,22 @@ uint32_t ProgramCore::status() const {
   return halted_ ? 0u : 1u | (blocked_ ? 1u << 9 : 0u) | (done_ ? 1u << 20 : 0u);
 }
 
-int32_t ProgramCore::load_word(uint32_t address) const {
-  int32_t value;
-  tile_.aliases.flush(address, sizeof value);
-  const std::byte* const word = tile_.memory->data() + address;
-  std::memcpy(&value, word, sizeof value);
-  if (ActionLog* log = ActionLog::current()) log->steers(word, static_cast<uint32_t>(value));
-  return value;
-}
-
-int32_t ProgramCore::load_counter(uint32_t address) const {
+int32_t ProgramCore::word_at(uint32_t address) const {
   int32_t value;
   tile_.aliases.flush(address, sizeof value);
   std::memcpy(&value, tile_.memory->data() + address, sizeof value);
   return value;
 }
 
-void ProgramCore::store_counter(uint32_t address, int32_t value) {
+int32_t ProgramCore::load_word(uint32_t address) const {
+  const int32_t value = word_at(address);
+  if (ActionLog* log = ActionLog::current()) {
+    log->steers(tile_.memory->data() + address, static_cast<uint32_t>(value));
+  }
+  return value;
+}
+
+void ProgramCore::set_counter(uint32_t address, int32_t value) {
   tile_.aliases.flush(address, sizeof value);
   std::memcpy(tile_.memory->data() + address, &value, sizeof value);
 }
@@ -153,7 +159,7 @@ void ProgramCore::store_counter(uint32_t address, int32_t value) {
 size_t ProgramCore::slot(int counter, size_t slots) const {
   if (!loaded_) return static_cast<size_t>(counters_[static_cast<size_t>(counter)]);
   const uint32_t address = loaded_->counters + 4 * static_cast<uint32_t>(counter);
-  const int32_t value = load_counter(address);
+  const int32_t value = word_at(address);
   if (value >= 0 && static_cast<size_t>(value) < slots) return static_cast<size_t>(value);
   error(ErrorKind::kKernel,
         strf("finds %d in slot counter %d (address %u), which chooses among %zu slots, at %s; "
@@ -165,7 +171,7 @@ void ProgramCore::advance_slot(const Instruction& instruction) {
   const size_t slots = static_cast<size_t>(instruction.value);
   const int next = static_cast<int>((slot(instruction.lock, slots) + 1) % slots);
   if (loaded_) {
-    store_counter(loaded_->counters + 4 * static_cast<uint32_t>(instruction.lock), next);
+    set_counter(loaded_->counters + 4 * static_cast<uint32_t>(instruction.lock), next);
   } else {
     counters_[static_cast<size_t>(instruction.lock)] = next;
   }
@@ -390,7 +396,7 @@ std::string ProgramCore::waiting() const {
 
 ProgramCore::Rest ProgramCore::rest() const {
   Rest rest{pc_, done_, halted_, state_, frames_, counters_, blocked_, loaded_};
-  each_counter([&](uint32_t address) { rest.counters.push_back(load_counter(address)); });
+  for (const uint32_t address : counter_addresses_) rest.counters.push_back(word_at(address));
   return rest;
 }
 
@@ -408,23 +414,13 @@ void ProgramCore::put(const Rest& rest) {
   loaded_ = rest.loaded;
   current_ = loaded_ ? static_cast<const CoreProgram*>(loaded_) : &own_;
   auto next = rest.counters.begin();
-  each_counter([&](uint32_t address) { store_counter(address, *next++); });
+  for (const uint32_t address : counter_addresses_) set_counter(address, *next++);
 }
 
 void ProgramCore::reserve_state(ActionLog& log) const {
-  each_counter(
-      [&](uint32_t address) { log.reserve(tile_.memory->data() + address, sizeof(int32_t)); });
-}
-
-void ProgramCore::each_counter(const std::function<void(uint32_t)>& visit) const {
-  if (!overlays_) return;
-  std::set<uint32_t> addresses;  // overlays may share them
-  for (const OverlayProgram& overlay : *overlays_) {
-    for (uint32_t i = 0; i < static_cast<uint32_t>(overlay.program.counters); ++i) {
-      addresses.insert(overlay.counters + 4 * i);
-    }
+  for (const uint32_t address : counter_addresses_) {
+    log.reserve(tile_.memory->data() + address, sizeof(int32_t));
   }
-  std::ranges::for_each(addresses, visit);
 }
 
 bool ProgramCore::releases(const Tile& owner, int lock) const {

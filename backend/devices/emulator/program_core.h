@@ -92,13 +92,13 @@ class ProgramCore final : public Core {
   void post_call();
   void log_call(ActionLog& log);
   int32_t load_word(uint32_t address) const;
-  void each_counter(const std::function<void(uint32_t)>& visit) const;  // of overlays: its address
-  // Slot counters of the overlays: state of the core, wherever they lie.
-  int32_t load_counter(uint32_t address) const;
-  void store_counter(uint32_t address, int32_t value);
+  // Not written down in a record: slot counters of overlays are state of the core.
+  int32_t word_at(uint32_t address) const;
+  void set_counter(uint32_t address, int32_t value);
 
-  CoreProgram own_;    // without overlays
-  Overlays overlays_;  // or null
+  CoreProgram own_;                          // without overlays
+  Overlays overlays_;                        // or null
+  std::vector<uint32_t> counter_addresses_;  // of theirs, each once: they may share them
   const OverlayProgram* loaded_ = nullptr;
   const CoreProgram* current_;  // own_, the loaded overlay, or one of no instructions
   int lock_operations_ = 0;     // of timed runs, since the last call

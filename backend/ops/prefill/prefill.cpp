@@ -176,9 +176,8 @@ std::vector<Prefill::Part> Prefill::parts(const PrefillPlan& plan, int64_t rows)
     parts.push_back({static_cast<size_t>(layers * part / count) * PrefillPlan::kLayerSteps,
                      static_cast<size_t>(layers * (part + 1) / count) * PrefillPlan::kLayerSteps});
   }
-  const size_t behind = parts.back().last;
-  if (by_layer && behind < plan.steps()) parts.push_back({behind, plan.steps()});
-  parts.back().last = plan.steps();
+  if (by_layer) parts.push_back({parts.back().last, parts.back().last});
+  parts.back().last = plan.steps();  // what follows the last layer
   return parts;
 }
 

@@ -153,7 +153,7 @@ void ActionLog::put(Action action) {
     case Action::Kind::kScatter:
     case Action::Kind::kReorder:
       into.known.clear();
-      break;  // move() has seen where
+      break;
     case Action::Kind::kUnpack:
     case Action::Kind::kCall:
     case Action::Kind::kSteer:
@@ -191,10 +191,12 @@ void ActionLog::move(const Walk& from, const Walk& to, uint64_t words, uint32_t 
 
 void ActionLog::copy(std::byte* to, const std::byte* from, uint64_t bytes) {
   check_reserved(place(from), bytes);
+  check_reserved(place(to), bytes);
   put({Action::Kind::kCopy, 0, bytes, place(to), place(from)});
 }
 
 void ActionLog::word(std::byte* to, uint32_t value) {
+  check_reserved(place(to), kWordBytes);
   put({Action::Kind::kWord, 0, value, place(to), {}});
 }
 
@@ -223,7 +225,10 @@ void ActionLog::call(const CallAction::Function& function, const kernels::Declar
   call.function = &function;
   call.state = &state;
   call.count = static_cast<uint8_t>(arguments.size());
-  if (joins(into, call, operands, kernel)) return;
+  if (joins(into, call, operands, kernel)) {
+    const uint8_t moving = into.calls.back().moving;
+    return check_reserved(places[moving], into.traces.back()[moving].bytes);
+  }
   const OperandTrace* traces = into.lists->find(call, operands, kernel);
   const bool fresh = traces == nullptr;
   if (fresh) traces = into.lists->add(call, operands, kernel);
@@ -243,7 +248,7 @@ bool ActionLog::joins(Lane& lane, const CallAction& call, const OperandLists::Op
                       const kernels::Declaration& kernel) {
   if (lane.actions.empty() || lane.actions.back().kind != Action::Kind::kCall) return false;
   CallAction& last = lane.calls.back();
-  const auto to = OperandLists::moved(last, lane.traces.back(), call, operands, kernel);
+  const auto to = OperandLists::moved(last, call, operands, kernel);
   if (!to) return false;
   const uint8_t operand = to->bytes != 0 ? to->operand : last.moving;
   const int64_t distance = to->bytes - last.start;
@@ -318,13 +323,9 @@ void ActionLog::steers(std::span<const std::byte> bytes, bool constant, uint32_t
   const Place at = place(bytes.data());
   if (!constant || at.base == Place::kAbsolute) return refuse("control packets that may change");
   if (patch != 0) fixes_patch(patch);
-  const bool known = std::ranges::any_of(steering_, [&](const SteeringBytes& other) {
-    return other.place.base == at.base && other.place.offset == at.offset &&
-           other.bytes.size() == bytes.size();
-  });
-  if (known) return;
-  steering_.push_back({at, {bytes.begin(), bytes.end()}});
-  bytes_ += bytes.size();
+  const std::lock_guard<std::mutex> guard(steering_mutex_);
+  std::vector<std::byte>& known = steering_[{at.base, at.offset}];
+  if (known.size() < bytes.size()) known.assign(bytes.begin(), bytes.end());
 }
 
 // All that a call writes but the words that it keeps.
@@ -345,7 +346,6 @@ void ActionLog::forget_written(Lane& lane, const CallAction& call, const Operand
 }
 
 void ActionLog::forget(Lane& lane, const Place& place, uint64_t bytes) {
-  check_reserved(place, bytes);
   std::erase_if(lane.known, [&](const Lane::Known& word) {
     return word.place.base == place.base && word.place.offset + kWordBytes > place.offset &&
            word.place.offset < place.offset + static_cast<int64_t>(bytes);

@@ -8,7 +8,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
@@ -49,11 +51,8 @@ struct Action {
   Place to, from;
 };
 
-// Bytes of an argument that steer a run.
-struct SteeringBytes {
-  Place place;
-  std::vector<std::byte> bytes;
-};
+// Bytes of arguments that steer a run, by Place::base and Place::offset.
+using SteeringBytes = std::map<std::pair<uint32_t, int64_t>, std::vector<std::byte>>;
 
 // What one thread does in a phase.
 struct Lane {
@@ -115,7 +114,7 @@ class ActionLog {
   // A BD that begins has these bytes of an argument, which tell what cores do. The run is refused
   // if others than its caller may write them, or if they lie elsewhere.
   void steers(std::span<const std::byte> bytes, bool constant, uint32_t patch);
-  std::vector<SteeringBytes> take_steering() { return std::move(steering_); }
+  SteeringBytes take_steering() { return std::move(steering_); }
   // The run does what only the register level can do. May be called by every thread.
   void refuse(const char* why);
   const char* refused() const { return refused_.load(std::memory_order_relaxed); }
@@ -137,10 +136,10 @@ class ActionLog {
   static void copy_words(Lane& lane, const kernels::Declaration& kernel,
                          std::span<const KernelArgument> arguments);
   // So many bytes from a place on are written: what was known of their words is void.
-  void forget(Lane& lane, const Place& place, uint64_t bytes);
+  static void forget(Lane& lane, const Place& place, uint64_t bytes);
   void check_reserved(const Place& place, uint64_t bytes);
   void check_reserved(Walk walk, uint64_t words);
-  void forget_written(Lane& lane, const CallAction& call, const OperandTrace* traces);
+  static void forget_written(Lane& lane, const CallAction& call, const OperandTrace* traces);
   static bool joins(Lane& lane, const CallAction& call, const OperandLists::Operands& operands,
                     const kernels::Declaration& kernel);
   Lane& lane();
@@ -153,7 +152,8 @@ class ActionLog {
   };
   std::vector<Range> arguments_;                       // by address
   std::vector<std::pair<int64_t, int64_t>> reserved_;  // by address: first and end
-  std::vector<SteeringBytes> steering_;
+  std::mutex steering_mutex_;                          // of senders in different columns
+  SteeringBytes steering_;
   const std::span<PatchUse> patches_;
   const size_t most_bytes_;
   std::vector<std::unique_ptr<BlockPool>> pools_;

@@ -13,8 +13,9 @@ using kernels::Steering;
 
 namespace {
 
-constexpr uint64_t kMostWritten = uint64_t{1} << 32;  // where it is not known: more than a tile has
+constexpr uint64_t kMostBytes = uint64_t{1} << 32;  // where it is not known: more than a tile has
 
+// Whether calls read or leave words that steer.
 bool steers(const kernels::Declaration& kernel) {
   return kernel.copies != nullptr ||
          std::any_of(kernel.operands, kernel.operands + kernel.count, [](const auto& operand) {
@@ -37,20 +38,17 @@ uint64_t hash(uint64_t number, const KernelArgument& argument, const Place& plac
 }  // namespace
 
 std::optional<OperandLists::Moved> OperandLists::moved(const CallAction& before,
-                                                       const OperandTrace* traces,
                                                        const CallAction& now,
                                                        const Operands& operands,
                                                        const kernels::Declaration& kernel) {
   if (before.function != now.function || before.state != now.state || before.count != now.count ||
-      now.count == 0 || kernel.copies != nullptr) {
+      now.count == 0 || steers(kernel)) {
     return std::nullopt;
   }
   std::optional<Moved> moved;
   for (uint8_t i = 0; i < now.count; ++i) {
     const KernelArgument &old = before.operands[i], &operand = operands.arguments[i];
     const Place &was = before.places[i], &is = operands.places[i];
-    const Steering steering = traces[i].steering;
-    if (steering != Steering::kNone && steering != Steering::kKeeps) return std::nullopt;
     if (old.value != operand.value || was.base != is.base || old.packed != operand.packed ||
         (old.data == nullptr) != (operand.data == nullptr)) {
       return std::nullopt;
@@ -93,7 +91,7 @@ const OperandTrace* OperandLists::find(CallAction& call, const Operands& operand
     const auto known = found_.find(key);
     if (known == found_.end()) return false;
     const Entry& entry = known->second;
-    const std::optional<Moved> to = moved(entry.call, entry.traces, call, operands, kernel);
+    const std::optional<Moved> to = moved(entry.call, call, operands, kernel);
     if (!to) return false;
     call.operands = entry.call.operands;
     call.places = entry.call.places;
@@ -137,8 +135,8 @@ void OperandLists::trace(std::span<OperandTrace> traces, const kernels::Declarat
     const KernelArgument& argument = arguments[i];
     const kernels::Operand& operand = kernel.operands[i];
     if (argument.data == nullptr) continue;
-    trace.bytes = std::min(uses[i].bytes, kMostWritten);
-    if (!uses[i].read_only) trace.written = std::min(uses[i].bytes, kMostWritten);
+    trace.bytes = std::min(uses[i].bytes, kMostBytes);
+    if (!uses[i].read_only) trace.written = trace.bytes;
     const uint64_t end = (uint64_t{firsts[i]} + static_cast<uint64_t>(operand.steering_words)) * 4;
     // A call with such operands fails.
     if (operand.steering == Steering::kNone || end > argument.bytes) continue;

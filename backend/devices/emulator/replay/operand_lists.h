@@ -94,9 +94,8 @@ class OperandLists {
     std::span<const KernelArgument> arguments;
     std::span<const Place> places;
   };
-  static std::optional<Moved> moved(const CallAction& before, const OperandTrace* traces,
-                                    const CallAction& now, const Operands& operands,
-                                    const kernels::Declaration& kernel);
+  static std::optional<Moved> moved(const CallAction& before, const CallAction& now,
+                                    const Operands& operands, const kernels::Declaration& kernel);
   // Gives a call one of the lists that serves it, and returns its traces; null if there is none.
   const OperandTrace* find(CallAction& call, const Operands& operands,
                            const kernels::Declaration& kernel) const;

@@ -20,7 +20,7 @@ size_t Recording::bytes() const {
   for (const Phase& phase : phases) {
     for (const Lane& lane : phase) sum += sizeof lane + lane.bytes();
   }
-  for (const SteeringBytes& range : steering_bytes) sum += sizeof range + range.bytes.size();
+  for (const auto& range : steering_bytes) sum += sizeof range + range.second.size();
   for (const OperandLists::Kept& list : operands) sum += list.bytes();
   for (const auto& pool : blocks) sum += pool->bytes();
   return sum;

@@ -28,7 +28,7 @@ struct Recording {
   std::vector<PatchUse> patches;  // of the stream's ADDRESS_PATCHes, in its order
   ControlState end;
   std::vector<SteeringWord> steering;
-  std::vector<SteeringBytes> steering_bytes;
+  SteeringBytes steering_bytes;
   std::vector<Phase> phases;
   std::vector<OperandLists::Kept> operands;  // of their calls
   std::vector<std::unique_ptr<BlockPool>> blocks;

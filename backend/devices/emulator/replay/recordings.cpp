@@ -61,16 +61,17 @@ bool recordable(const Operation& operation) {
 
 // Whether the words that decide what cores do are those of the recorded run.
 bool steered_the_same(const Recording& recording, std::span<const Argument> arguments) {
-  const auto at = [&](const Place& place) {
-    return place.base == Place::kAbsolute
-               ? reinterpret_cast<const std::byte*>(static_cast<intptr_t>(place.offset))
-               : arguments[place.base - 1].data + place.offset;
+  const auto at = [&](uint32_t base, int64_t offset) {
+    return base == Place::kAbsolute
+               ? reinterpret_cast<const std::byte*>(static_cast<intptr_t>(offset))
+               : arguments[base - 1].data + offset;
   };
   const auto same_word = [&](const SteeringWord& word) {
-    return std::memcmp(at(word.place), &word.value, sizeof word.value) == 0;
+    return std::memcmp(at(word.place.base, word.place.offset), &word.value, sizeof word.value) == 0;
   };
-  const auto same_bytes = [&](const SteeringBytes& range) {
-    return std::memcmp(at(range.place), range.bytes.data(), range.bytes.size()) == 0;
+  const auto same_bytes = [&](const SteeringBytes::value_type& range) {
+    const auto& [place, bytes] = range;
+    return std::memcmp(at(place.first, place.second), bytes.data(), bytes.size()) == 0;
   };
   return std::ranges::all_of(recording.steering, same_word) &&
          std::ranges::all_of(recording.steering_bytes, same_bytes);
