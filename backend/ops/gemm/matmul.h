@@ -71,7 +71,8 @@ class Matmul {
   MatmulReport run(const MatrixView& a, const PackedMatrix& b, std::byte* c, ElementType c_type,
                    const MatmulOptions& options);
   // In the layout of the design that is the fastest for kPackedRows rows of A and results of 32
-  // bits; the choice for a product is among those that share it.
+  // bits, for the host in that of the default design; the choice for a product is among those that
+  // share it.
   PackedMatrix pack(const MatrixView& b, bool bfp16);
   static constexpr int64_t kPackedRows = 512;  // a prompt
   const std::shared_ptr<SharedDevice>& device() const { return device_; }
