@@ -55,6 +55,7 @@ class PackedMatrix:
         self.device = device
         self.bf16 = bf16  # how products with it are computed, unless matmul's bf16= says otherwise
         self.shape: tuple[int, int] = (handle.k, handle.n)
+        self.of_plans = dtype, self.shape, bf16, options  # see gemm_plans.py
 
     @property
     def nbytes(self) -> int:
@@ -281,9 +282,10 @@ def matmul(  # noqa: F811
     """
     key = gemm_plans.key_of(a, b, out_dtype, out, shift, alpha, bias, bf16, accumulate)
     if key is not None:
-        chosen = current_device(device)
+        packed = b if isinstance(b, PackedMatrix) else None
+        chosen = current_device(device or packed.device if packed else device)
         plan = chosen.plans.get(key)
-        if plan is not None:
+        if plan is not None and (packed is None or packed.device is chosen):
             return plan.run(chosen, a, b)
     if matmul_blocks.concerns(a, b, out_dtype):
         return matmul_blocks.matmul(

@@ -5,6 +5,7 @@ those of NumPy whatever was called between, and that what is refused stays so.
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import sys
 from collections.abc import Callable
@@ -81,6 +82,33 @@ def test_options_are_part_of_it(checked: list[int]) -> None:
     assert len(checked) == 8
 
 
+def test_packed_copies(checked: list[int]) -> None:
+    """Other copies of the same kind go the same way, those of another device do not."""
+    a, copies = integers((40, 90), "float32"), {}
+    exact = {seed: a @ integers((90, 70)).astype("f4") * seed for seed in (1, 2)}
+    for name, seed, bf16 in itertools.product(("emu:npu1", "emu:npu2"), (1, 2), ("native", None)):
+        b = integers((90, 70)).astype("float32") * seed
+        copies[name, seed, bf16] = npu.pack(b, device=name, bf16=bf16)
+    for _ in range(3):
+        for (name, seed, bf16), copy in copies.items():
+            np.testing.assert_array_equal(npu.matmul(a, copy), exact[seed])
+            device = importlib.import_module("npu.devices").open_device(name)
+            assert device.last_gemm.options.bf16 == (bf16 or device.bf16)
+            other = "emu:npu1" if name == "emu:npu2" else "emu:npu2"
+            with pytest.raises(ArgumentError, match="was packed for"):
+                npu.matmul(a, copy, device=other)
+    refused = 3 * len(copies)
+    assert len(checked) - refused == 3  # on npu1 both are native
+    with pytest.raises(ShapeError):
+        npu.matmul(a[:, :80], copy)
+    with npu.device("emu:npu2", arithmetic="silicon") as device:
+        other = npu.pack(integers((90, 70)).astype("float32"))
+        with pytest.raises(ArgumentError, match="was packed for"):
+            npu.matmul(a, copies["emu:npu2", 1, None], device=device)
+        with pytest.raises(ArgumentError, match="was packed for"):
+            npu.matmul(a, other, device="emu:npu2")  # which has multiplied by such copies
+
+
 def test_others_are_checked_every_time(checked: list[int]) -> None:
     a, b = integers((40, 90)), integers((90, 70))
     half, out = a.astype(np.float16), np.empty((40, 70), np.int32)
@@ -88,7 +116,7 @@ def test_others_are_checked_every_time(checked: list[int]) -> None:
         lambda: npu.matmul(a, b, out=out), lambda: npu.matmul(a, b, alpha=2),
         lambda: npu.matmul(a, b, bias=np.int32(3)), lambda: npu.matmul(a.tolist(), b.astype("f4")),
         lambda: npu.matmul(half, half.T), lambda: npu.matmul(np.stack([a, a]), b),
-        lambda: npu.matmul(a.astype(">i2"), b.astype(">i2")), lambda: npu.matmul(a, npu.pack(b)),
+        lambda: npu.matmul(a.astype(">i2"), b.astype(">i2")),
         lambda: npu.matmul(a.view(Subclass), b),
     ]  # fmt: skip
     for call in calls[:3] + calls[4:]:

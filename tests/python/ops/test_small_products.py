@@ -94,6 +94,14 @@ def test_a_copy_packed_once_serves_all_sizes(name: str) -> None:
                 np.testing.assert_array_equal(npu.matmul(a, packed), a.astype(int) @ b)
             ran.add(device.last_gemm.options.whole)
         assert ran == {False, True}
+        b = b[:60, :40]
+        packed = npu.pack(b)
+        for _ in range(2):
+            c = npu.matmul(a[:3, :60], packed)
+            assert not device.last_gemm.options.whole
+            np.testing.assert_array_equal(c, a[:3, :60].astype(int) @ b)
+            c = npu.matmul(a[:3, :60], packed, out_dtype="int16", shift=5, accumulate="narrow")
+            assert device.last_gemm.options.whole
 
 
 def test_what_else_than_plain_products_keeps_the_default_design() -> None:
