@@ -160,3 +160,19 @@ def test_rows_and_packed_copies_in_turn_load_once(two_threads: None) -> None:
         loads += load > 0
         keys.append(designs.last.options.key)
     assert loads == 2 and len(set(keys[1:])) == 1
+
+
+def test_six_configurations_in_turn_are_replays(two_threads: None) -> None:
+    """Small and large products of three types: their arrays are kept, and what was recorded."""
+    device, rng = Device("emu:npu2", "fast"), np.random.default_rng(2)
+    kinds = list(itertools.product(("int8", "int16", "float32"), (8, 500)))
+    ran = set()
+    for _ in range(8):
+        for dtype, size in kinds:
+            a, b = (rng.integers(-3, 4, (size, size)).astype(dtype) for _ in range(2))
+            np.testing.assert_array_equal(
+                npu.matmul(a, b, device=device), a.astype(int) @ b.astype(int)
+            )
+            ran.add(device.last_gemm.options.key)
+    counters = device.counters()
+    assert len(ran) == 6 and counters["replays"] >= len(kinds) * 5
