@@ -162,8 +162,11 @@ def test_rows_and_packed_copies_in_turn_load_once(two_threads: None) -> None:
     assert loads == 2 and len(set(keys[1:])) == 1
 
 
-def test_six_configurations_in_turn_are_replays(two_threads: None) -> None:
+def test_six_configurations_in_turn_are_replays(
+    two_threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Small and large products of three types: their arrays are kept, and what was recorded."""
+    monkeypatch.delenv("NPU_REPLAY", raising=False)
     device, rng = Device("emu:npu2", "fast"), np.random.default_rng(2)
     kinds = list(itertools.product(("int8", "int16", "float32"), (8, 500)))
     ran = set()
