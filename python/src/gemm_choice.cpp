@@ -74,7 +74,7 @@ ops::ElementType element_type(const std::string& name) {
 // What a folder of configurations offers for a product, as the library chooses from it.
 nb::list offered(const std::string& folder, const nb::object& product,
                  const std::string& generation, const std::string& prefers,
-                 const std::optional<std::string>& kernel) {
+                 const std::optional<std::string>& kernel, bool emulated) {
   const auto store = ConfigurationStore::open(folder);
   std::vector<ops::GemmDesign> designs;
   for (const ConfigurationUse& use : store->uses()) {
@@ -90,7 +90,7 @@ nb::list offered(const std::string& folder, const nb::object& product,
                            : layout == "blocks" ? ops::GemmLayout::kBlocks
                                                 : ops::GemmLayout::kPacked,
                            sums_named(word("accumulate")), word("bf16") == "bfp16"};
-  ops::DesignPreference preference{prefers == "array", {}};
+  ops::DesignPreference preference{prefers == "array", {}, emulated};
   if (kernel) preference.pipelined = *kernel == "pipelined";
   const Size size = nb::cast<Size>(product.attr("size"));
   nb::list out;
@@ -137,7 +137,7 @@ void init_gemm_choice(nb::module_& m) {
   sub.def("host_seconds", &host_seconds, nb::arg("design"), nb::arg("size"),
           "Expected time of a repeated product on the host of an emulated device, no load.");
   sub.def("offered", &offered, nb::arg("folder"), nb::arg("product"), nb::arg("generation"),
-          nb::arg("prefers"), nb::arg("kernel") = nb::none(),
+          nb::arg("prefers"), nb::arg("kernel") = nb::none(), nb::arg("emulated") = true,
           "(key, predicted seconds) of the designs in a folder of configurations that may compute "
           "a product.");
   nb::class_<ops::Ledger>(sub, "Ledger",

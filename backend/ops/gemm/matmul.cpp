@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "arch/geometry.h"
 #include "error.h"
 #include "host/thread_pool.h"
 #include "ops/gemm/host_cost.h"
@@ -43,6 +44,12 @@ void check_same(const GemmDesign& design, const Gemm& gemm) {
   }
 }
 
+// Whether all cores compute.
+bool whole(const GemmDesign& design) {
+  return design.point.rows == arch::kCoreRows &&
+         design.point.columns == arch::device_geometry(design.generation).columns;
+}
+
 }  // namespace
 
 std::vector<const GemmDesign*> candidates(std::span<const GemmDesign> designs, const GemmKind& kind,
@@ -51,6 +58,7 @@ std::vector<const GemmDesign*> candidates(std::span<const GemmDesign> designs, c
   std::vector<const GemmDesign*> all, preferred;
   for (const GemmDesign& design : designs) {
     if (design.kind != kind || design.for_array != preference.for_array) continue;
+    if (!design.for_array && !preference.emulated && !whole(design)) continue;
     if (packed_for != nullptr && !tile_of(design.point).packs_b_like(*packed_for)) continue;
     all.push_back(&design);
     // Those for the host are of one kind of kernel, published ones unless others are asked for.

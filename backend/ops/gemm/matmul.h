@@ -23,6 +23,7 @@ namespace npu::ops {
 struct DesignPreference {
   bool for_array = false;         // see GemmDesign::for_array
   std::optional<bool> pipelined;  // only designs with such kernels, where there are any
+  bool emulated = true;  // false: none for the host on a part of the array, as that computes
 };
 
 // The designs that may run a product, the first wins where several are equally fast. None if

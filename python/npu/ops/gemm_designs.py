@@ -37,14 +37,16 @@ def candidates(
     simulated: bool = True,
 ) -> tuple[gemm.DesignPoint, ...]:
     """The configurations that may run a product. kernel: only those with it, where there are any.
-    simulated: those that mlir-aie has no form for, too.
+    simulated: those that mlir-aie has no form for, too, and those that only an emulated array
+    computes fast.
 
     Raises DesignError for a product that no design computes.
     """
     if product.layer and _has_square(generation, product):
         return (_square_design(generation, product, simulated),)
     if prefers == "host":
-        return _host_designs(product, _host_design(generation, product, kernel))
+        default = _host_design(generation, product, kernel)
+        return _host_designs(product, default, simulated)
     found = gemm_catalogue.candidates(
         generation, product.a_dtype, product.c_dtype, product.layout,
         accumulate=product.accumulate, bf16=product.bf16,
@@ -128,7 +130,9 @@ def _host_design(generation: str, product: Product, kernel: str | None) -> gemm.
     )  # fmt: skip
 
 
-def _host_designs(product: Product, default: gemm.DesignPoint) -> tuple[gemm.DesignPoint, ...]:
+def _host_designs(
+    product: Product, default: gemm.DesignPoint, emulated: bool
+) -> tuple[gemm.DesignPoint, ...]:
     """That one and, where it is of published kernels, its tile on one core: as the only one in an
     object of a memtile, which pads K the least, and in objects as packed copies of B have them, so
     that rows and packed copies in turn need not change the configuration. Not for narrow sums, as
@@ -136,7 +140,7 @@ def _host_designs(product: Product, default: gemm.DesignPoint) -> tuple[gemm.Des
     like = product.packed_for
     if like is not None and not packs_alike(default, like):
         return (_sharing(like, product),)
-    if default.kernel != "published" or product.accumulate != "wide":
+    if not emulated or default.kernel != "published" or product.accumulate != "wide":
         return (default,)
     depths = {"row": (default.tile[1], default.k_mt), "col": (default.tile[1],)}
     on_one_core = functools.partial(

@@ -50,6 +50,7 @@ TEST_CASE("designs are those of the product, the preference and the kernels") {
   using Keys = std::vector<std::string>;
   CHECK(keys({false, {}}) == Keys{"host"});
   CHECK(keys({false, true}) == Keys{"host pipelined"});
+  CHECK(keys({false, {}, false}).empty());  // four of eight columns compute
   CHECK(keys({true, {}}) == Keys{"large", "small"});
   CHECK(keys({true, true}) == Keys{"large"});
   CHECK(keys({true, false}) == Keys{"small"});

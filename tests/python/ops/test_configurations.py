@@ -102,6 +102,9 @@ def test_cpp_chooses_among_the_same(folder: Path, generation: str) -> None:
                 else:
                     assert seconds == gemm_estimate.seconds(o, SIZE, packed)
             asked += 1
+        on_npu = candidates(generation, "host", product, simulated=False)
+        offered = _npu.gemm_choice.offered(str(folder), product, generation, "host", emulated=False)
+        assert [key for key, _ in offered] == [o.key for o in on_npu] and on_npu[0].whole
     assert asked >= 150 and parts >= 30
 
 

@@ -68,7 +68,7 @@ def test_one_core_gives_the_bits_of_all(
         c = npu.matmul(a, laid_out(b, layout, small), device=small, **options)
         assert not small.last_gemm.options.whole
         with monkeypatch.context() as patch:
-            patch.setattr(gemm_designs, "_host_designs", lambda product, default: (default,))
+            patch.setattr(gemm_designs, "_host_designs", lambda product, default, _: (default,))
             on_all = npu.matmul(a, laid_out(b, layout, whole), device=whole, **options)
         assert whole.last_gemm.options.whole
         assert c.dtype == out_dtype and c.tobytes() == on_all.tobytes()
@@ -117,6 +117,8 @@ def test_what_else_than_plain_products_keeps_the_default_design() -> None:
         assert [o.whole for o in found] == [True] + [False] * (count - 1)
         assert len({o.tile for o in found}) == 1, "the same calls of kernels"
     assert all(o.whole for o in gemm_designs.candidates("npu2", "array", plain))
+    (default,) = gemm_designs.candidates("npu2", "host", plain, simulated=False)
+    assert default.whole, "an NPU computes with all cores"
 
 
 def choose(designs: gemm_designs.GemmDesigns, size: int, loads: int) -> gemm.DesignPoint:
