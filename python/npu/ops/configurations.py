@@ -48,6 +48,11 @@ class Use:
     def file(self) -> str:
         return f"{self.key}.config"
 
+    @property
+    def for_emulation(self) -> bool:
+        """Whether only emulated devices use it: a GEMM on a part of the array."""
+        return "cores" in dict(self.about)
+
 
 def uses() -> Iterator[Use]:
     """Every use of every configuration, in an order that depends on nothing but the designs."""
