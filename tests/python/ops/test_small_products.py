@@ -7,6 +7,7 @@ the choice follows the size and what is loaded.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import ml_dtypes
 import numpy as np
@@ -51,11 +52,23 @@ def laid_out(b: np.ndarray, layout: str, device: Device) -> np.ndarray | npu.Pac
     return np.asfortranarray(b) if layout == "col" else b
 
 
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """What the choice depends on."""
+    npu.set_threads(2)
+    yield
+    npu.set_threads(None)
+
+
 @pytest.mark.parametrize("replay", ["replays", "register level"])
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(filter(None, way)))
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{np.dtype(kind[0])}-{np.dtype(kind[1])}")
 def test_one_core_gives_the_bits_of_all(
-    kind: tuple, way: tuple[str, str | None], replay: str, monkeypatch: pytest.MonkeyPatch
+    kind: tuple,
+    way: tuple[str, str | None],
+    replay: str,
+    two_threads: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Four times each: the second run is recorded, the others repeat it."""
     dtype, out_dtype, shift = kind
@@ -82,7 +95,7 @@ def test_one_core_gives_the_bits_of_all(
 
 
 @pytest.mark.parametrize("name", DEVICES)
-def test_a_copy_packed_once_serves_all_sizes(name: str) -> None:
+def test_a_copy_packed_once_serves_all_sizes(name: str, two_threads: None) -> None:
     """Few rows are multiplied on one core, many on all, by the same copy."""
     rng = np.random.default_rng(3)
     with npu.device(name, designs="host") as device:
@@ -125,13 +138,6 @@ def choose(designs: gemm_designs.GemmDesigns, size: int, loads: int) -> gemm.Des
     product = Product("bfloat16", "float32", (size, size, size), bf16="bfp16")
     designs.choose(designs.offered(product), loads)
     return designs.last.options
-
-
-@pytest.fixture
-def two_threads():
-    npu.set_threads(2)
-    yield
-    npu.set_threads(None)
 
 
 def test_the_choice_follows_size_and_what_is_loaded(two_threads: None) -> None:
