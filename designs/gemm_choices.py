@@ -84,8 +84,8 @@ class Choices(TypedDict, total=False):
     """With square: memtiles keep an A of up to 12 objects of k_mt, or a B of 3, which they send for
     every column, or row, of blocks of C; such a design can only be simulated."""
     cores: tuple[int, int] | None
-    """Rows and columns of cores that compute, the lower left ones; default: all of the array. One
-    core is what a host that emulates the array computes small products fastest with."""
+    """Rows and columns of cores that compute, the lower left ones; default: all of the array. A few
+    are what a host that emulates the array computes small products fastest with."""
     a_parts: int
     """Row parts in which an A tile reaches the core, one kernel call each (default 1): the core
     buffers m / a_parts rows of A and keeps B and C whole (asymmetric tile buffering)."""

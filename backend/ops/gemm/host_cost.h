@@ -1,5 +1,5 @@
 // What products cost the host of an emulated device, roughly: enough to choose between the default
-// design, on all cores of the array, and the one for small products, on a single core.
+// design, on all cores of the array, and those for small products, on one core or a row of four.
 #pragma once
 
 #include "perf/gemm_cost.h"

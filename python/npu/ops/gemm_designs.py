@@ -3,7 +3,7 @@
 A device prefers either "array" designs, the fastest on the NPU (npu.designs.gemm_catalogue, chosen
 by the closed form and the policy of backend/ops/gemm/gemm_choice.h), or "host" designs, which the
 emulator computes fastest on this machine: the package's default tile per element type on all cores
-or, for small products, on one, chosen by the same policy with the host's time
+or, for small products, on one or four, chosen by the same policy with the host's time
 (backend/ops/gemm/host_cost.h). Kernels compute the same tiles with both, to the same bits.
 Emulated devices prefer "host" unless asked otherwise: nobody who multiplies on them waits for the
 NPU. Products of layers in training (Product.layer) have a configuration of their own on either, at
@@ -26,6 +26,7 @@ from npu.ops import gemm_estimate
 from npu.ops.gemm_product import GemmRun, Product
 
 PACKED_ROWS = _npu.gemm_choice.PACKED_ROWS  # of A that packed copies are laid out for: a prompt
+_SMALL = ((1, 1), (1, 4))  # rows and columns of cores for small products on emulated devices
 _SHARED_ROWS = (64, 32, 16)  # tile m, of configurations made for the layout of a packed copy
 
 
@@ -133,21 +134,25 @@ def _host_design(generation: str, product: Product, kernel: str | None) -> gemm.
 def _host_designs(
     product: Product, default: gemm.DesignPoint, emulated: bool
 ) -> tuple[gemm.DesignPoint, ...]:
-    """That one and, where it is of published kernels, its tile on one core: as the only one in an
-    object of a memtile, which pads K the least, and in objects as packed copies of B have them, so
-    that rows and packed copies in turn need not change the configuration. Not for narrow sums, as
-    steps of padding change these where they saturate."""
+    """That one and, where it is of published kernels, its tile on one core and on a row of four: as
+    the only one in an object of a memtile, which pads K the least, and in objects as packed copies
+    of B have them, so that rows and packed copies in turn need not change the configuration. Not
+    for narrow sums, as steps of padding change these where they saturate."""
     like = product.packed_for
     if like is not None and not packs_alike(default, like):
         return (_sharing(like, product),)
     if not emulated or default.kernel != "published" or product.accumulate != "wide":
         return (default,)
     depths = {"row": (default.tile[1], default.k_mt), "col": (default.tile[1],)}
-    on_one_core = functools.partial(
+    same_tile = functools.partial(
         gemm.design_point, default.generation, default.a_dtype, default.c_dtype, tile=default.tile,
-        b_layout=default.b_layout, bf16=default.bf16, cores=(1, 1),
+        b_layout=default.b_layout, bf16=default.bf16,
     )  # fmt: skip
-    small = [on_one_core(k_mt=depth) for depth in depths.get(product.layout, (default.k_mt,))]
+    small = [
+        same_tile(k_mt=depth, cores=cores)
+        for depth in depths.get(product.layout, (default.k_mt,))
+        for cores in _SMALL
+    ]
     return default, *small
 
 
