@@ -1,5 +1,5 @@
-"""Small products on emulated devices, which one core computes, or a row of four. Asserts that they are
-those of NumPy in float64 within the tolerances of compare.py, for odd sizes of every type and
+"""Small products on emulated devices, which one core computes, or a row of four. Asserts that they
+are those of NumPy in float64 within the tolerances of compare.py, for odd sizes of every type and
 layout of B, at register level and as replays; that they have the bits of the default design on all
 cores; and that the choice follows the size and what is loaded.
 """
