@@ -141,7 +141,7 @@ template <template <unsigned> typename Slice>
       lanes columns[8];
       unroll<8>([&](auto i) {
         const auto bits = (lanes)weights.column(c + static_cast<int32_t>(i.value));
-        bad |= (bits & 0x7FFFFFFF) >= 0x7F800000;
+        if constexpr (!kPfBlockFloat) bad |= (bits & 0x7FFFFFFF) >= 0x7F800000;
         const auto odd = (bits >> 16) & 1;  // to nearest even
         columns[i.value] = (bits + 0x7FFF + odd) & ~0xFFFF;
       });
@@ -154,6 +154,68 @@ template <template <unsigned> typename Slice>
   for (unsigned i = 0; i < kLanes; ++i) any |= bad[i];
   return any == 0;
 }
+
+#if defined(__AVX512BF16__) && __AIE_ARCH__ >= 21
+// Eight columns of a half's codes are a vector. Products of a code are exact in fp32; conversions
+// to bf16 take denormals for 0, so that scales and minima must be far from them.
+template <>
+[[gnu::noinline]] inline bool pack_slice<q4nx_slice>(const uint8_t* block, int32_t slice,
+                                                     int32_t* panel) {
+  constexpr int kLeast = 24;  // exponent
+  const __m512i rows = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+  const __m512i shift = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+  const auto below = [](__m512i magnitude, int exponent) {
+    return _mm512_test_epi32_mask(magnitude, magnitude) &
+           _mm512_cmplt_epi32_mask(magnitude, _mm512_set1_epi32(exponent << 23));
+  };
+  const __m512i unsigned_bits = _mm512_set1_epi32(0x7FFFFFFF);
+  __mmask16 bad = 0;
+  for (int32_t half = 0; half < 2; ++half, panel += kQ4HalfRows) {
+    const auto* scales = reinterpret_cast<const uint16_t*>(block) + slice * kQ4Rows;
+    scales += half * kQ4HalfRows;
+    const auto d = (__m512)widen_bf16(scales), m = (__m512)widen_bf16(scales + kQ4Plane / 2);
+    for (const __m512 scale : {d, m}) {
+      const __m512i magnitude = _mm512_and_si512((__m512i)scale, unsigned_bits);
+      bad |= below(magnitude, kLeast) |
+             _mm512_cmpgt_epi32_mask(magnitude, _mm512_set1_epi32(0x7F7FFFFF));
+    }
+    const uint8_t* codes =
+        block + kQ4Codes + half * kQ4HalfBytes + slice * kPfSlice * kQ4ColumnBytes;
+    int32_t* to = panel;
+    for (int32_t c = 0; c < kPfSlice; c += 8, codes += 8 * kQ4ColumnBytes) {
+      const __m512i all = _mm512_loadu_si512(codes);
+      __m512 columns[8], top = _mm512_setzero_ps();
+      unroll<8>([&](auto i) {
+        const __m512i own = _mm512_add_epi32(rows, _mm512_set1_epi32(2 * i.value));
+        const __m512i moved = _mm512_srlv_epi32(_mm512_permutexvar_epi32(own, all), shift);
+        const __m512 code = _mm512_cvtepi32_ps(_mm512_and_si512(moved, _mm512_set1_epi32(15)));
+        const __m256bh rounded = _mm512_cvtneps_pbh(_mm512_fmadd_ps(code, d, m));
+        const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)rounded), 16);
+        columns[i.value] = (__m512)bits;
+        top = _mm512_range_ps(top, columns[i.value], 0x0B);  // the larger magnitude
+      });
+      // As round_lanes().
+      const __m512i exponents = _mm512_and_si512((__m512i)top, _mm512_set1_epi32(0x7F800000));
+      const auto magic = (__m512)_mm512_or_si512(
+          _mm512_add_epi32(exponents, _mm512_set1_epi32(17 << 23)), _mm512_set1_epi32(0x400000));
+      const auto max = (__m512)_mm512_or_si512(exponents, _mm512_set1_epi32(0x7E0000));
+      bad |= below((__m512i)top, kLowest) |
+             _mm512_cmpgt_epi32_mask(exponents, _mm512_set1_epi32(int{kHighest} << 23));
+      unroll<8>([&](auto i) {
+        __m512& column = columns[i.value];
+        column = _mm512_min_ps(_mm512_sub_ps(_mm512_add_ps(column, magic), magic), max);
+      });
+      unroll<4>([&](auto i) {
+        const __m512i even = _mm512_srli_epi32((__m512i)columns[2 * i.value], 16);
+        _mm512_storeu_si512(
+            to, _mm512_mask_blend_epi16(0xAAAAAAAA, even, (__m512i)columns[2 * i.value + 1]));
+        to += kPfBlock;
+      });
+    }
+  }
+  return bad == 0;
+}
+#endif
 
 // Slice `slice` of `count` elements of an object of A.
 [[gnu::noinline]] inline bool pack_activations(const bfloat16* a, int32_t slice, int32_t count,
