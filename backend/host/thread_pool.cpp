@@ -125,10 +125,6 @@ void ThreadPool::run(size_t count, Call call, const void* body) {
   }
 }
 
-void ThreadPool::rouse() {
-  if (sleepers_ > 0) wake();
-}
-
 // Linux may wake a thread on the CPU of the one that wakes it although another CPU is idle, and
 // leave both there for milliseconds: on two CPUs it always does. So they must run elsewhere first.
 void ThreadPool::wake() {
@@ -144,17 +140,15 @@ void ThreadPool::wake() {
     sleeper.moved =
         CPU_COUNT(&others) > 0 && pthread_setaffinity_np(thread, sizeof others, &others) == 0;
   }
-  ++roused_;
   started_.notify_all();
 }
 
 void ThreadPool::sleep(size_t self, uint32_t seen) {
   std::unique_lock<std::mutex> lock(mutex_);
   Sleeper& me = sleeping_[self];
-  const uint32_t roused = roused_;
   me.asleep = true;
   ++sleepers_;
-  started_.wait(lock, [&] { return round_.load() != seen || stop_ || roused_ != roused; });
+  started_.wait(lock, [&] { return round_.load() != seen || stop_; });
   --sleepers_;
   me.asleep = false;
   if (std::exchange(me.moved, false)) sched_setaffinity(0, sizeof me.allowed, &me.allowed);

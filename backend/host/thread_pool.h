@@ -27,9 +27,6 @@ class ThreadPool {
 
   int threads() const { return static_cast<int>(threads_); }
 
-  // Wakes workers that sleep, for a call of parallel_for() soon: within some 100 us.
-  void rouse();
-
   // Calls body(i) for i in [0, count), in any order and on any thread; returns when all are done.
   // Thread t of T starts with the t-th of T equal parts, then helps the others: callers that keep
   // the order of their items keep each item's data in one CPU's cache. `body` must not throw. Only
@@ -77,7 +74,6 @@ class ThreadPool {
   std::mutex mutex_;
   std::condition_variable started_;
   std::unique_ptr<Sleeper[]> sleeping_;  // by thread, with mutex_
-  uint32_t roused_ = 0;                  // how often, with mutex_
   // On cache lines of their own: polling one must not contend with writes of another.
   alignas(64) Round rounds_[2];
   alignas(64) std::atomic<uint32_t> round_{0};

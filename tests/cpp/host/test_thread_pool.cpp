@@ -67,7 +67,6 @@ TEST_CASE("workers that fell asleep wake up on another CPU, and may use all of t
   int elsewhere = 0;
   for (int round = 0; round < kRounds; ++round) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    if (round % 2) pool.rouse();
     const std::thread::id caller = std::this_thread::get_id();
     const int here = sched_getcpu();
     std::atomic<int> there{-1};
