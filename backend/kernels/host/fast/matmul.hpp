@@ -4,6 +4,7 @@
 #pragma once
 
 #include "block_products.hpp"
+#include "byte_products.hpp"
 #include "pack.hpp"
 
 #define AIE_HOST_MATMUL aie::host::matmul
@@ -322,6 +323,16 @@ inline bool matmul(const typename Tile::element* a, const typename Tile::element
                                   a_count * int64_t{sizeof(packed)},
                                   [&](packed* out) { return kPack(a, a_count, out); });
   }
+#ifdef AIE_HOST_BYTE_PRODUCTS
+  if constexpr (std::is_same_v<T, int8_t> && std::is_same_v<TOut, int32_t>) {
+    constexpr auto kPack = &pack_byte_b<Tile, kColumnMajor>;
+    const int32_t* const b_panels = packed_operand<int32_t>(
+        1, reinterpret_cast<const void*>(kPack), int64_t{depth} << 32 | columns,
+        byte_lanes(k, n) * 4, [&](int32_t* out) { return kPack(b, depth, columns, out); });
+    multiply_bytes<Tile>(a_in, b_panels, c, m, k, columns);
+    return true;
+  }
+#endif
   constexpr auto kPack = &pack_b<Tile, kColumnMajor, kColumns, packed>;
   const int32_t* const b_in = packed_operand<int32_t>(
       1, reinterpret_cast<const void*>(kPack), int64_t{depth} << 32 | columns, b_lanes * 4,
