@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 _SIZES = [(256, 256, 256), (512, 512, 512), (1024, 1024, 1024)]
 _DTYPES = ("bfloat16", "int8")
-# Worker threads of OpenBLAS and torch poll for milliseconds after a call and take a CPU from
-# what runs next, so every call is timed after a pause in which they go to sleep.
-_PAUSE_MS = 50
+# Worker threads of OpenBLAS poll for some 100 ms after a call, torch's for milliseconds, and they
+# take a CPU from what runs next: every call is timed after a pause in which they go to sleep.
+_PAUSE_MS = 200
 # Bytes per element of A and B: bfloat16, float32, torch's, a float32 that is converted, the packed
 # copy of the device; and of C: a float32 or int32 result of each library.
 _INPUT_BYTES, _RESULT_BYTES = 2 + 4 + 2 + 4 + 2, 12
