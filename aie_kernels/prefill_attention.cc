@@ -512,9 +512,9 @@ NPU_DECLARE(prefill_add, {.operands = {prefill_attention::kThird, prefill_attent
                                        prefill_attention::kDim},
                           .cycles = prefill_attention::add_cycles,
                           .check = prefill_attention::check_add});
-NPU_DECLARE(prefill_out,
-            {.operands = {prefill_attention::kStoreOperand, buffer("c", npu::prefill::kPieceWords),
-                          prefill_attention::kWorkOperand, prefill_attention::kJob,
-                          prefill_attention::kDim},
-             .cycles = prefill_attention::out_cycles,
-             .check = prefill_attention::check_out});
+NPU_DECLARE(prefill_out, {.operands = {prefill_attention::kStoreOperand,
+                                       buffer("c", npu::prefill::kPieceWords).overwritten(),
+                                       prefill_attention::kWorkOperand, prefill_attention::kJob,
+                                       prefill_attention::kDim},
+                          .cycles = prefill_attention::out_cycles,
+                          .check = prefill_attention::check_out});

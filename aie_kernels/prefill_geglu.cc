@@ -80,7 +80,7 @@ NPU_DECLARE(prefill_geglu_take,
              .check = prefill_geglu::check<false, 2>});
 NPU_DECLARE(prefill_geglu_piece,
             {.operands = {buffer("up", npu::prefill::kBBytes),
-                          buffer("piece", npu::prefill::kPieceWords),
+                          buffer("piece", npu::prefill::kPieceWords).overwritten(),
                           buffer("work", npu::prefill::kWork), npu::prefill::job_operand()},
              .cycles = fixed<int(prefill_geglu::kPieceCycles)>,
              .check = prefill_geglu::check<true, 3>,

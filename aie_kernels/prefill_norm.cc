@@ -224,13 +224,14 @@ NPU_DECLARE(prefill_norm_take,
              .check = prefill_norm::check<prefill_norm::kCallTake, 2, 3>});
 NPU_DECLARE(prefill_norm_piece,
             {.operands = {buffer("object", npu::prefill::kBBytes),
-                          buffer("piece", npu::prefill::kPieceWords),
+                          buffer("piece", npu::prefill::kPieceWords).overwritten(),
                           buffer("store", npu::prefill::kStore),
                           buffer("work", npu::prefill::kWork), npu::prefill::job_operand()},
              .cycles = fixed<int(prefill_norm::kPieceCycles)>,
              .check = prefill_norm::check<prefill_norm::kCallPiece, 4>});
 NPU_DECLARE(prefill_norm_tail,
             {.operands = {buffer("work", npu::prefill::kWork),
-                          buffer("piece", npu::prefill::kPieceWords), npu::prefill::job_operand()},
+                          buffer("piece", npu::prefill::kPieceWords).overwritten(),
+                          npu::prefill::job_operand()},
              .cycles = fixed<int(prefill_norm::kTailCycles)>,
              .check = prefill_norm::check<prefill_norm::kCallTail, 2>});

@@ -376,9 +376,9 @@ NPU_DECLARE(prefill_scale, {.operands = {prefill_product::kA, prefill_product::k
                                          prefill_product::kWorkOperand, prefill_product::kM,
                                          prefill_product::kBlocks},
                             .cycles = prefill_product::scale_cycles});
-NPU_DECLARE(prefill_piece,
-            {.operands = {prefill_product::kSums, buffer("c", npu::prefill::kPieceWords),
-                          prefill_product::kWorkOperand, prefill_product::kJob, prefill_product::kM,
-                          prefill_product::kBlocks},
-             .cycles = fixed<prefill_product::kPieceCycles>,
-             .check = prefill_product::check_piece});
+NPU_DECLARE(prefill_piece, {.operands = {prefill_product::kSums,
+                                         buffer("c", npu::prefill::kPieceWords).overwritten(),
+                                         prefill_product::kWorkOperand, prefill_product::kJob,
+                                         prefill_product::kM, prefill_product::kBlocks},
+                            .cycles = fixed<prefill_product::kPieceCycles>,
+                            .check = prefill_product::check_piece});

@@ -217,7 +217,7 @@ NPU_DECLARE(prefill_rotation_table,
              .check = prefill_rotation::check_table});
 NPU_DECLARE(prefill_rotation_piece,
             {.operands = {buffer("object", npu::prefill::kBBytes),
-                          buffer("piece", npu::prefill::kPieceWords),
+                          buffer("piece", npu::prefill::kPieceWords).overwritten(),
                           buffer("store", npu::prefill::kStore),
                           buffer("work", npu::prefill::kWork), npu::prefill::job_operand(),
                           integer("head_dim", 0, prefill_rotation::kMaxDim, 64),

@@ -79,6 +79,7 @@ struct Operand {
   // Of a buffer; element and read_only come from the function's parameter, T* or const T*.
   Element element = Element::kUint8;
   bool read_only = false;
+  bool filled = false;    // a buffer, all of which a call writes, whatever it was
   uint8_t alignment = 0;  // bytes
   // Of a buffer: its elements. Of an integer: what it is a multiple of besides `step`, or nothing.
   Size size = {};
@@ -102,6 +103,11 @@ struct Operand {
     steering_core.steering = how, steering_core.steering_words = words;
     steering_core.steering_first = first;
     return steering_core;
+  }
+  consteval Operand overwritten() const {
+    Operand result = *this;
+    result.filled = true;
+    return result;
   }
   constexpr bool allows(int64_t value) const {
     return value >= min && value <= max && value % step == 0;

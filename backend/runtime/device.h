@@ -79,6 +79,12 @@ class Run {
   virtual const RunReport& report() const = 0;
 };
 
+// Bytes of an argument.
+struct ArgumentRange {
+  uint32_t argument = 0;
+  uint64_t begin = 0, end = UINT64_MAX;
+};
+
 // A stream in the form in which a device runs it (Device::prepare), for one configuration.
 class PreparedStream {
  public:
@@ -88,8 +94,9 @@ class PreparedStream {
   virtual size_t bytes() const { return words_.size() * 4; }  // of host memory it takes
   uint64_t configuration_id() const { return configuration_id_; }
   uint64_t patches() const { return patches_; }  // how often it was changed
-  // Its runs will be alike (Device::repeats): the first one may as well be recorded.
-  virtual void expect_repeats() const {}
+  // Its runs will be alike (Device::repeats), but for what they read and write in these ranges: the
+  // first one may as well be recorded.
+  virtual void expect_repeats(std::span<const ArgumentRange> /*moving*/) const {}
 
  private:
   friend class Device;

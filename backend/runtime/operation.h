@@ -125,14 +125,15 @@ class Operation {
   }
 
   // The same for a stream of which others may follow that differ only in their addresses: then one
-  // is patched (AlikeStreams). expected: they will.
+  // is patched (AlikeStreams). expected: they will, with other addresses in `moving`.
   template <typename Build>
-  std::shared_ptr<const Entry> prepare_alike(const Build& build, bool expected) {
+  std::shared_ptr<const Entry> prepare_alike(const Build& build, bool expected,
+                                             std::span<const ArgumentRange> moving) {
     return prepare_built(build, [&](Device& device, std::vector<uint32_t> words) {
       std::shared_ptr<const PreparedStream> stream = alike_.find(device, words);
       if (stream != nullptr) return stream;
       stream = device.prepare(std::move(words));
-      if (expected) stream->expect_repeats();
+      if (expected) stream->expect_repeats(moving);
       alike_.add(stream);
       return stream;
     });

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "error.h"
+#include "kernels/call.h"
 #include "kernels/cpu_level.h"
 #include "kernels/declaration.h"
 #include "kernels/kernel.h"
@@ -64,7 +66,7 @@ inline std::vector<std::string> cpu_levels() {
 }
 
 // A host kernel of which each call is seen to leave words alone that its declaration says it keeps
-// (Steering::kKeeps).
+// (Steering::kKeeps), and to write all of what it says it overwrites, whatever that was.
 class TestedKernel {
  public:
   explicit TestedKernel(npu::HostKernel kernel) : kernel_(std::move(kernel)) {}
@@ -83,11 +85,44 @@ class TestedKernel {
       return words;
     };
     const std::vector<std::byte> before = kept();
+    const Memory memory = copy_of(arguments);
+    const npu::CoreState state = core;
     kernel_(arguments, core);
     REQUIRE(kept() == before);
+    check_filled(arguments, memory, state);
   }
 
  private:
+  using Memory = std::vector<std::vector<std::byte>>;
+  static Memory copy_of(std::span<const npu::KernelArgument> arguments) {
+    Memory all;
+    for (const npu::KernelArgument& argument : arguments) {
+      all.emplace_back(argument.data, argument.data + argument.bytes);
+    }
+    return all;
+  }
+
+  // Once more from the same memory, but for the results.
+  void check_filled(std::span<const npu::KernelArgument> arguments, const Memory& before,
+                    npu::CoreState state) const {
+    const npu::kernels::Declaration& kernel = *kernel_.declaration;
+    const auto filled = [&](size_t i) { return kernel.operands[i].filled; };
+    bool any = false;
+    for (size_t i = 0; i < arguments.size(); ++i) any |= filled(i);
+    if (!any) return;
+    const Memory after = copy_of(arguments);
+    const auto uses = npu::kernels::operand_uses(kernel, arguments);
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      std::copy(before[i].begin(), before[i].end(), arguments[i].data);
+    }
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      for (uint64_t b = 0; filled(i) && b < uses[i].bytes; ++b) arguments[i].data[b] ^= kOther;
+    }
+    kernel_(arguments, state);
+    REQUIRE(copy_of(arguments) == after);
+  }
+
+  static constexpr std::byte kOther{0xA5};
   npu::HostKernel kernel_;
 };
 

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "aligned.h"
 #include "devices/emulator/array.h"
 #include "devices/emulator/loaded_arrays.h"
 #include "devices/emulator/replay/recordings.h"
@@ -30,7 +31,7 @@ class HostBuffer final : public Buffer {
   size_t bytes() const override { return memory_.size(); }
 
  private:
-  std::vector<std::byte> memory_;
+  AlignedBytes memory_;
 };
 
 // The caller's memory, or none for a placeholder.
@@ -56,7 +57,9 @@ class ParsedStream final : public PreparedStream {
   size_t bytes() const override {
     return 2 * PreparedStream::bytes() + parsed.operations().size() * sizeof(stream::Operation);
   }
-  void expect_repeats() const override { recordings.expect_repeats(); }
+  void expect_repeats(std::span<const ArgumentRange> moving) const override {
+    recordings.expect_repeats(moving);
+  }
   stream::Stream parsed;
   mutable Recordings recordings;
 };

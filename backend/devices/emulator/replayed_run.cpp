@@ -170,7 +170,9 @@ void Array::end_recording() {
     const uint32_t base = run->arguments[patch.argument].first + 1;
     patch.fixed |= std::ranges::find(fixed, base) != fixed.end();
   }
-  run->phases = log->take_phases();
+  Patches patches(recordings_->moving());
+  run->phases = PackedPhases(log->take_phases(patches));
+  for (const uint32_t patch : patches.fixed()) run->patches[patch - 1].fixed = true;
   run->operands = log->take_operands();
   run->blocks = log->take_blocks();
   run->report = report_;

@@ -85,6 +85,7 @@ struct Parameter<T*> {
     if (operand.alignment == 0) operand.alignment = sizeof(Value);
     const bool reads = operand.steering == Steering::kNone || operand.steering == Steering::kReads;
     if (std::is_const_v<T> && !reads) throw "a read-only buffer gets words that steer the core";
+    if (std::is_const_v<T> && operand.filled) throw "a read-only buffer is overwritten";
     if (operand.word >= 0 && !std::is_same_v<Value, int32_t>) throw "only int32 words have limits";
     return operand;
   }

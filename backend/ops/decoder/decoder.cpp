@@ -165,7 +165,8 @@ void Decoder::prepare(const DecoderPosition& position, Place& at) {
           append_decoder(builder, operation_.configuration(), array_, model_, *at.layout, position);
       return std::monostate{};
     });
-    entry->stream->expect_repeats();
+    static constexpr ArgumentRange kMoving[] = {{kDecoderPool}};
+    entry->stream->expect_repeats(kMoving);
   }
   at.position = position;
   at.position.pages.clear();

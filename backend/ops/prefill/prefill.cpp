@@ -238,6 +238,26 @@ std::vector<Weights> weights_of(const DecoderModel& model, size_t first, size_t 
 
 }  // namespace
 
+namespace {
+
+// What differs between layers but for their weights: keys and values, norm weights, tables of RoPE.
+std::vector<ArgumentRange> layer_ranges(const PrefillLayout& layout) {
+  const auto workspace = [](int64_t begin, int64_t end) {
+    return ArgumentRange{kPrefillWorkspace, static_cast<uint64_t>(begin),
+                         static_cast<uint64_t>(end)};
+  };
+  std::vector<ArgumentRange> all{
+      {kPrefillPool},
+      workspace(layout.constants(0, PrefillLayout::kFirst), layout.last_constants())};
+  for (int kind = 0; kind < DecoderWorkspace::kKinds; ++kind) {
+    const int64_t table = layout.table(kind);
+    all.push_back(workspace(table, table + layout.row_blocks() * layout.table_bytes()));
+  }
+  return all;
+}
+
+}  // namespace
+
 // Where runs are repeated, arguments with weights begin at the part's: so layers are alike.
 RunReport Prefill::submit_part(PrefillPlan& plan, const Part& part, const Place& at,
                                const BufferRef& pool) {
@@ -259,8 +279,9 @@ RunReport Prefill::submit_part(PrefillPlan& plan, const Part& part, const Place&
   };
   // The first layer has no norm of results before it, so that no other one is like it.
   const bool alike = part.first > 0 && part.last < plan.steps();
+  const std::vector<ArgumentRange> moving = layer_ranges(*at.layout);
   const auto entry =
-      repeats ? operation_.prepare_alike(build, alike) : operation_.prepare_once(build);
+      repeats ? operation_.prepare_alike(build, alike, moving) : operation_.prepare_once(build);
   std::vector<BufferRef> arguments = {
       {at.buffer.get(), 0, static_cast<size_t>(at.layout->bytes()), Access::kReadWrite},
       pool,

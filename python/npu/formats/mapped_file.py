@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import stat
@@ -27,6 +28,13 @@ def map_file(path: str, reader: str, wanted: str) -> mmap.mmap:
             raise
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise FormatError(f"[{reader}] cannot open {path}: {reason}") from None
+
+
+def in_huge_pages(mapped: mmap.mmap) -> None:
+    """Asks for pages of 2 MiB where the file system has them: weights that are read from end to end
+    with every token need fewer entries of the CPU's translation tables then."""
+    with contextlib.suppress(OSError, AttributeError):  # a kernel, or a system, without them
+        mapped.madvise(mmap.MADV_HUGEPAGE)
 
 
 def release(mapped: mmap.mmap, offset: int, size: int) -> None:

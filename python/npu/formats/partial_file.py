@@ -15,11 +15,15 @@ import re
 import secrets
 import stat
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 _NAME = re.compile(rb"\..*\.[0-9a-f]{8}\.npu\.partial", re.DOTALL)
 _MAX_NAME = 255  # bytes of a file's name, on every usual file system
 _ADDED = len("..01234567.npu.partial")
+_PIECE = 2 << 20
 
 
 def create(path: str) -> IO[bytes]:
@@ -43,11 +47,24 @@ def create(path: str) -> IO[bytes]:
 
 
 class _File(io.BufferedRandom):
-    """An open file whose name is its path."""
+    """An open file whose name is its path. What is written goes to the system in whole pieces of
+    2 MiB: so it keeps the file in huge pages, where it can, for those who map it."""
 
     def __init__(self, number: int, place: str) -> None:
-        super().__init__(io.FileIO(number, "r+b"))
+        super().__init__(io.FileIO(number, "r+b"), _PIECE)
         self.place = place
+
+    def write(self, data: ReadableBuffer) -> int:
+        left = memoryview(data).cast("B")
+        size = left.nbytes
+        room = -self.tell() % _PIECE
+        if room and size >= room:
+            super().write(left[:room])
+            self.flush()
+            left = left[room:]
+        super().write(left[: left.nbytes // _PIECE * _PIECE])
+        super().write(left[left.nbytes // _PIECE * _PIECE :])
+        return size
 
     @property
     def name(self) -> str:

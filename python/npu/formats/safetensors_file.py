@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from npu.errors import FormatError
-from npu.formats.mapped_file import map_file, release
+from npu.formats.mapped_file import in_huge_pages, map_file, release
 from npu.formats.metadata import show
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
@@ -94,6 +94,10 @@ class SafetensorsFile:
     def header_bytes(self) -> bytes:
         """The file up to its data: length, JSON, padding."""
         return bytes(self._map[: self.header_size])
+
+    def in_huge_pages(self) -> None:
+        """Asks for them, for a file whose tensors are read again and again."""
+        in_huge_pages(self._map)
 
     def release(self, entry: Entry) -> None:
         """Lets the system drop a tensor's pages from memory."""

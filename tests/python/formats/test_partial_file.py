@@ -108,3 +108,20 @@ for index in range(40):
     end = time.monotonic() + HANG
     assert [run.wait(max(0.1, end - time.monotonic())) for run in runs] == [0, 0, 0]
     assert sorted(os.listdir(tmp_path)) == ["0.q4nx", "1.q4nx", "2.q4nx"]
+
+
+def test_the_system_gets_whole_pieces(tmp_path: Path) -> None:
+    """Whatever is written at once, the file grows by 2 MiB until it is complete."""
+    piece, written = 2 << 20, bytearray()
+    random = np.random.default_rng(1)
+    file = partial_file.create(str(tmp_path / "a"))
+    for size in (10, 5 << 20, 0, 3 << 19, piece - 1, 1, 4 << 20, 123_456):
+        part = random.integers(0, 256, size, np.uint8)
+        assert file.write(part) == size
+        written += part.tobytes()
+        assert os.stat(file.name).st_size % piece == 0
+    file.seek(0)
+    file.write(b"header")
+    written[:6] = b"header"
+    partial_file.publish(file, str(tmp_path / "a"))
+    assert (tmp_path / "a").read_bytes() == written

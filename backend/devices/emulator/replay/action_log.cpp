@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "devices/emulator/array.h"
+#include "devices/emulator/replay/forwarding.h"
 #include "kernels/call.h"
 
 namespace npu::emulator {
@@ -39,8 +40,9 @@ void append_list(std::vector<T>& to, std::vector<T>& from) {
 }  // namespace
 
 size_t Lane::bytes() const {
-  return bytes_of(actions) + bytes_of(walks) + bytes_of(calls) + bytes_of(blocks) +
-         bytes_of(traces) + bytes_of(first_copies) + bytes_of(copies) + bytes_of(known);
+  return bytes_of(actions) + bytes_of(walks) + bytes_of(calls) + bytes_of(moves) +
+         bytes_of(blocks) + bytes_of(traces) + bytes_of(first_copies) + bytes_of(copies) +
+         bytes_of(known);
 }
 
 void Lane::append(Lane&& other) {
@@ -63,8 +65,10 @@ void Lane::append(Lane&& other) {
         break;
     }
   }
+  for (CallAction& call : other.calls) call.first_move += static_cast<uint32_t>(moves.size());
   append_list(actions, other.actions);
   append_list(walks, other.walks);
+  append_list(moves, other.moves);
   append_list(calls, other.calls);
   append_list(blocks, other.blocks);
 }
@@ -225,16 +229,20 @@ void ActionLog::call(const CallAction::Function& function, const kernels::Declar
   call.function = &function;
   call.state = &state;
   call.count = static_cast<uint8_t>(arguments.size());
-  if (joins(into, call, operands, kernel)) {
-    const uint8_t moving = into.calls.back().moving;
-    return check_reserved(places[moving], into.traces.back()[moving].bytes);
+  Moves moves;
+  const OperandTrace* traces = into.lists->find(call, operands, kernel, moves);
+  if (traces == nullptr) {
+    traces = into.lists->add(call, operands, kernel);
+    for (size_t i = 0; i < arguments.size(); ++i) check_reserved(places[i], traces[i].bytes);
+  } else {
+    for (const Move& move : moves.all()) {
+      check_reserved(places[move.operand], traces[move.operand].bytes);
+    }
+    if (joins(into, call, moves)) return;
   }
-  const OperandTrace* traces = into.lists->find(call, operands, kernel);
-  const bool fresh = traces == nullptr;
-  if (fresh) traces = into.lists->add(call, operands, kernel);
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (fresh || i == call.moving) check_reserved(places[i], traces[i].bytes);
-  }
+  call.first_move = static_cast<uint32_t>(into.moves.size());
+  call.moves = static_cast<uint8_t>(moves.all().size());
+  into.moves.insert(into.moves.end(), moves.all().begin(), moves.all().end());
   into.first_copies.push_back(into.copies.size());
   if (kernel.copies != nullptr) copy_words(into, kernel, arguments);
   forget_written(into, call, traces);
@@ -244,20 +252,10 @@ void ActionLog::call(const CallAction::Function& function, const kernels::Declar
 }
 
 // The call is one more of those that the lane has made last.
-bool ActionLog::joins(Lane& lane, const CallAction& call, const OperandLists::Operands& operands,
-                      const kernels::Declaration& kernel) {
+bool ActionLog::joins(Lane& lane, const CallAction& call, const Moves& moves) {
   if (lane.actions.empty() || lane.actions.back().kind != Action::Kind::kCall) return false;
   CallAction& last = lane.calls.back();
-  const auto to = OperandLists::moved(last, call, operands, kernel);
-  if (!to) return false;
-  const uint8_t operand = to->bytes != 0 ? to->operand : last.moving;
-  const int64_t distance = to->bytes - last.start;
-  if ((last.times > 1 || last.start != 0) && operand != last.moving) return false;
-  if (last.times > 1 && distance != last.stride * last.times) return false;
-  last.moving = operand;
-  if (last.times == 1) last.stride = distance;
-  ++last.times;
-  return true;
+  return OperandLists::join(last, lane.moves_of(last), call, moves.all());
 }
 
 // A call with smaller operands fails, like one that copies to places outside of them.
@@ -366,12 +364,13 @@ std::vector<OperandLists::Kept> ActionLog::take_operands() {
 }
 
 // Neighbours of one lane each become one, and so do the lanes of a phase that has little to do.
-std::vector<Phase> ActionLog::take_phases() {
+std::vector<Phase> ActionLog::take_phases(Patches& patches) {
   close_serial();
   std::vector<Phase> joined;
   for (Phase& phase : phases_) {
     for (Lane& lane : phase) {
       std::erase_if(lane.actions, [](const Action& a) { return a.kind == Action::Kind::kSteer; });
+      forward_results(lane, patches);
       lane.lists = nullptr;
       lane.traces = {};
       lane.first_copies = {};

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -54,11 +55,28 @@ struct Action {
 // Bytes of arguments that steer a run, by Place::base and Place::offset.
 using SteeringBytes = std::map<std::pair<uint32_t, int64_t>, std::vector<std::byte>>;
 
+// Which address patches stay where they are, by Place::patch, and which have to.
+class Patches {
+ public:
+  // moving: of those, in the stream's order, whether other runs have them elsewhere.
+  explicit Patches(std::vector<bool> moving) : moving_(std::move(moving)) {}
+  bool moves(uint32_t patch) const { return patch != 0 && moving_[patch - 1]; }
+  void fix(uint32_t patch) {
+    if (patch != 0) fixed_.insert(patch);
+  }
+  const std::set<uint32_t>& fixed() const { return fixed_; }
+
+ private:
+  const std::vector<bool> moving_;
+  std::set<uint32_t> fixed_;
+};
+
 // What one thread does in a phase.
 struct Lane {
   std::vector<Action> actions;
   std::vector<Walk> walks;
   std::vector<CallAction> calls;
+  std::vector<Move> moves;
   std::vector<SharedBlock*> blocks;
   // Only while it is recorded: where calls find operands; of each call what is known of them, and
   // the number of its first copied words.
@@ -72,6 +90,9 @@ struct Lane {
   };
   std::vector<Known> known;  // words that steer and are still what they were said to be
 
+  std::span<const Move> moves_of(const CallAction& call) const {
+    return std::span(moves).subspan(call.first_move, call.moves);
+  }
   size_t bytes() const;
   void append(Lane&& other);
 };
@@ -125,8 +146,9 @@ class ActionLog {
 
   // The phases so far, as they were.
   std::span<const Phase> phases();
-  // The phases in as few as do the same. The log is empty then.
-  std::vector<Phase> take_phases();
+  // The phases in as few as do the same, with results on shorter ways (forwarding.h). The log is
+  // empty then.
+  std::vector<Phase> take_phases(Patches& patches);
   std::vector<std::unique_ptr<BlockPool>> take_blocks() { return std::move(pools_); }
   // What calls refer to.
   std::vector<OperandLists::Kept> take_operands();
@@ -140,8 +162,7 @@ class ActionLog {
   void check_reserved(const Place& place, uint64_t bytes);
   void check_reserved(Walk walk, uint64_t words);
   static void forget_written(Lane& lane, const CallAction& call, const OperandTrace* traces);
-  static bool joins(Lane& lane, const CallAction& call, const OperandLists::Operands& operands,
-                    const kernels::Declaration& kernel);
+  static bool joins(Lane& lane, const CallAction& call, const Moves& moves);
   Lane& lane();
   void put(Action action);
   void close_serial();

@@ -2,7 +2,6 @@
 #include "devices/emulator/replay/operand_lists.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "kernels/call.h"
@@ -30,78 +29,84 @@ uint64_t mixed(uint64_t value) {
   return value ^ value >> 33;
 }
 
-uint64_t hash(uint64_t number, const KernelArgument& argument, const Place& place) {
-  const uint64_t offset = static_cast<uint64_t>(place.offset) + (number << 56);
-  return mixed(offset ^ mixed(place.base ^ static_cast<uint64_t>(argument.value) << 20));
+// Of what a call is, wherever operands lie that it only reads.
+uint64_t key_of(const CallAction& call, const OperandLists::Operands& operands,
+                const kernels::Declaration& kernel) {
+  uint64_t all =
+      reinterpret_cast<uintptr_t>(call.function) * 31 + reinterpret_cast<uintptr_t>(call.state);
+  for (size_t i = 0; i < call.count; ++i) {
+    const Place& place = operands.places[i];
+    uint64_t own = place.base ^ static_cast<uint64_t>(operands.arguments[i].value) << 20;
+    if (!kernel.operands[i].read_only) own = mixed(own) ^ static_cast<uint64_t>(place.offset);
+    all = mixed(all ^ own) + i;
+  }
+  return all;
 }
 
 }  // namespace
 
-std::optional<OperandLists::Moved> OperandLists::moved(const CallAction& before,
-                                                       const CallAction& now,
-                                                       const Operands& operands,
-                                                       const kernels::Declaration& kernel) {
-  if (before.function != now.function || before.state != now.state || before.count != now.count ||
-      now.count == 0 || steers(kernel)) {
+std::optional<Moves> OperandLists::moved(const CallAction& before, const CallAction& now,
+                                         const Operands& operands,
+                                         const kernels::Declaration& kernel) {
+  if (before.function != now.function || before.state != now.state || before.count != now.count) {
     return std::nullopt;
   }
-  std::optional<Moved> moved;
+  Moves moves;
   for (uint8_t i = 0; i < now.count; ++i) {
     const KernelArgument &old = before.operands[i], &operand = operands.arguments[i];
     const Place &was = before.places[i], &is = operands.places[i];
-    if (old.value != operand.value || was.base != is.base || old.packed != operand.packed ||
+    if (old.value != operand.value || was.base != is.base ||
         (old.data == nullptr) != (operand.data == nullptr)) {
       return std::nullopt;
     }
-    if (was.offset == is.offset) continue;
-    if (moved || !kernel.operands[i].read_only) return std::nullopt;
-    moved = {i, is.offset - was.offset};
+    if (was.offset == is.offset && old.packed == operand.packed) continue;
+    if (!kernel.operands[i].read_only) return std::nullopt;
+    moves.add({is, operand.packed, i});
   }
-  return moved.value_or(Moved{});
+  return moves;
 }
-
-namespace {
-
-// Of a call without each of the operands that may move, in turn; or of all of it.
-template <typename Visit>
-void each_key(const CallAction& call, const OperandLists::Operands& operands,
-              const kernels::Declaration& kernel, const Visit& visit) {
-  uint64_t all =
-      reinterpret_cast<uintptr_t>(call.function) * 31 + reinterpret_cast<uintptr_t>(call.state);
-  std::array<uint64_t, kernels::kMaxOperands> hashes;
-  for (size_t i = 0; i < call.count; ++i) {
-    all += hashes[i] = hash(i, operands.arguments[i], operands.places[i]);
-  }
-  bool any = false;
-  for (size_t i = 0; i < call.count; ++i) {
-    if (!kernel.operands[i].buffer || !kernel.operands[i].read_only) continue;
-    any = true;
-    if (visit(all - hashes[i] + i)) return;
-  }
-  if (!any) visit(all);
-}
-
-}  // namespace
 
 const OperandTrace* OperandLists::find(CallAction& call, const Operands& operands,
-                                       const kernels::Declaration& kernel) const {
+                                       const kernels::Declaration& kernel, Moves& moves) const {
   if (steers(kernel)) return nullptr;
-  const OperandTrace* traces = nullptr;
-  each_key(call, operands, kernel, [&](uint64_t key) {
-    const auto known = found_.find(key);
-    if (known == found_.end()) return false;
-    const Entry& entry = known->second;
-    const std::optional<Moved> to = moved(entry.call, call, operands, kernel);
-    if (!to) return false;
-    call.operands = entry.call.operands;
-    call.places = entry.call.places;
-    call.based = entry.call.based;
-    call.moving = to->operand;
-    call.start = to->bytes;
-    traces = entry.traces;
-    return true;
-  });
-  return traces;
+  const auto known = found_.find(key_of(call, operands, kernel));
+  if (known == found_.end()) return nullptr;
+  const CallAction& entry = known->second.call;
+  const std::optional<Moves> to = moved(entry, call, operands, kernel);
+  if (!to) return nullptr;
+  call.operands = entry.operands;
+  call.places = entry.places;
+  call.based = entry.based;
+  moves = *to;
+  return known->second.traces;
+}
+
+bool OperandLists::join(CallAction& last, std::span<const Move> before, const CallAction& call,
+                        std::span<const Move> now) {
+  if (last.operands != call.operands) return false;
+  uint32_t moving = last.moving;
+  int64_t distance = 0;
+  for (auto was = before.begin(), is = now.begin(); was != before.end() || is != now.end();) {
+    const uint32_t number = std::min(was != before.end() ? was->operand : kernels::kMaxOperands,
+                                     is != now.end() ? is->operand : kernels::kMaxOperands);
+    const Move listed{call.places[number], call.operands[number].packed, number};
+    const Move& from = was != before.end() && was->operand == number ? *was++ : listed;
+    const Move& to = is != now.end() && is->operand == number ? *is++ : listed;
+    if (from.packed == to.packed && from.place == to.place) continue;
+    if (distance != 0 || from.packed != to.packed) return false;
+    moving = number;
+    distance = to.place.offset - from.place.offset;
+  }
+  if (last.times > 1) {
+    if (distance != last.stride * last.times || (distance != 0 && moving != last.moving)) {
+      return false;
+    }
+  } else {
+    last.moving = static_cast<uint8_t>(moving);
+    last.stride = distance;
+  }
+  ++last.times;
+  return true;
 }
 
 const OperandTrace* OperandLists::add(CallAction& call, const Operands& operands,
@@ -118,10 +123,7 @@ const OperandTrace* OperandLists::add(CallAction& call, const Operands& operands
   const std::span<OperandTrace> traces = traces_.add(call.count);
   trace(traces, kernel, operands.arguments);
   if (!steers(kernel)) {
-    each_key(call, operands, kernel, [&](uint64_t key) {
-      found_.insert_or_assign(key, Entry{call, traces.data()});
-      return false;
-    });
+    found_.insert_or_assign(key_of(call, operands, kernel), Entry{call, traces.data()});
   }
   return traces.data();
 }
@@ -137,6 +139,7 @@ void OperandLists::trace(std::span<OperandTrace> traces, const kernels::Declarat
     if (argument.data == nullptr) continue;
     trace.bytes = std::min(uses[i].bytes, kMostBytes);
     if (!uses[i].read_only) trace.written = trace.bytes;
+    trace.filled = operand.filled && trace.bytes < kMostBytes;
     const uint64_t end = (uint64_t{firsts[i]} + static_cast<uint64_t>(operand.steering_words)) * 4;
     // A call with such operands fails.
     if (operand.steering == Steering::kNone || end > argument.bytes) continue;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -27,13 +28,15 @@ struct Place {
   int64_t offset = 0;
   uint32_t base = kAbsolute;  // argument + 1
   uint32_t patch = 0;         // the address patch of the stream that it moves with; 0: none
+  bool operator==(const Place&) const = default;
 };
 
 // What is known of an operand while the run is recorded (steering.h): bytes that the call accesses
-// and may write, and its words that steer the core; if the call reads or makes any, their values
-// before it.
+// and may write, whether it writes all of them whatever they were, and its words that steer the
+// core; if the call reads or makes any, their values before it.
 struct OperandTrace {
   uint64_t bytes = 0, written = 0;
+  bool filled = false;
   kernels::Steering steering = kernels::Steering::kNone;
   uint32_t first = 0, words = 0;
   const uint32_t* values = nullptr;
@@ -64,6 +67,24 @@ class Chunks {
   size_t left_ = 0, bytes_ = 0;
 };
 
+// An operand that lies elsewhere than in the list.
+struct Move {
+  Place place;
+  PackedOperand* packed = nullptr;
+  uint32_t operand = 0;
+};
+
+// In the order of the operands.
+class Moves {
+ public:
+  std::span<const Move> all() const { return std::span(list_).first(count_); }
+  void add(const Move& move) { list_[count_++] = move; }
+
+ private:
+  std::array<Move, kernels::kMaxOperands> list_;
+  size_t count_ = 0;
+};
+
 // A call, or several in a row that differ in the place of one operand.
 struct CallAction {
   using Function = std::function<void(std::span<const KernelArgument>, CoreState&)>;
@@ -72,36 +93,32 @@ struct CallAction {
   const KernelArgument* operands = nullptr;  // those at absolute places are what kernels get
   const Place* places = nullptr;             // of the same
   uint8_t count = 0;                         // of them
-  uint8_t moving = 0;  // one that lies `start` bytes behind its place in the list, and
-  uint16_t based = 0;  // bit i: operand i has no absolute place
-  uint32_t times = 1;
-  int64_t start = 0;
-  int64_t stride = 0;  // so many bytes further with every call
+  uint8_t moves = 0;                         // of the lane, from its number `first_move` on
+  uint8_t moving = 0;                        // lies `stride` bytes further with every call
+  uint16_t based = 0;                        // bit i: operand i has no absolute place
+  uint32_t first_move = 0, times = 1;
+  int64_t stride = 0;
 };
 static_assert(kernels::kMaxOperands <= 16);  // bits of `based`
 
 class OperandLists {
  public:
-  // How the operands of a call differ from those of another one: not at all, or one of them, which
-  // is only read, lies elsewhere. None if any other does, and for calls that read or leave words
-  // that steer.
-  struct Moved {
-    uint8_t operand = 0;
-    int64_t bytes = 0;
-  };
   // Operands of a call with their places; those of integers mean nothing.
   struct Operands {
     std::span<const KernelArgument> arguments;
     std::span<const Place> places;
   };
-  static std::optional<Moved> moved(const CallAction& before, const CallAction& now,
-                                    const Operands& operands, const kernels::Declaration& kernel);
-  // Gives a call one of the lists that serves it, and returns its traces; null if there is none.
+  // Gives a call one of the lists that serves it, says which operands lie elsewhere, and returns
+  // the list's traces. Null if there is none, as for calls that read or leave words that steer.
   const OperandTrace* find(CallAction& call, const Operands& operands,
-                           const kernels::Declaration& kernel) const;
+                           const kernels::Declaration& kernel, Moves& moves) const;
   // Gives it a new one.
   const OperandTrace* add(CallAction& call, const Operands& operands,
                           const kernels::Declaration& kernel);
+  // Makes a call, which moves operands as `now`, one more of those that `last` stands for, with its
+  // moves. False if it is not the next of a row.
+  static bool join(CallAction& last, std::span<const Move> before, const CallAction& call,
+                   std::span<const Move> now);
   size_t bytes() const {
     constexpr size_t kNode = sizeof(void*) + sizeof(uint64_t);
     return kept_.bytes() + traces_.bytes() + values_.bytes() +
@@ -120,13 +137,17 @@ class OperandLists {
     CallAction call;
     const OperandTrace* traces;
   };
+  // How the operands of a call differ from those of another one; none of its list if in more than
+  // the places of those that are only read.
+  static std::optional<Moves> moved(const CallAction& before, const CallAction& now,
+                                    const Operands& operands, const kernels::Declaration& kernel);
   void trace(std::span<OperandTrace> traces, const kernels::Declaration& kernel,
              std::span<const KernelArgument> arguments);
 
   Kept kept_;
   Chunks<OperandTrace> traces_;
   Chunks<uint32_t> values_;
-  std::unordered_map<uint64_t, Entry> found_;  // by hashes of a call without one operand
+  std::unordered_map<uint64_t, Entry> found_;  // by hashes of what is not moved
 };
 
 }  // namespace npu::emulator

@@ -1,6 +1,7 @@
 // Repeating recorded runs (recording.h).
 #include "devices/emulator/replay/recording.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -16,10 +17,7 @@ namespace npu::emulator {
 
 size_t Recording::bytes() const {
   size_t sum = sizeof *this + end.bytes() + steering.size() * sizeof steering[0] +
-               data.size() * sizeof data[0] + patches.size() * sizeof patches[0];
-  for (const Phase& phase : phases) {
-    for (const Lane& lane : phase) sum += sizeof lane + lane.bytes();
-  }
+               data.size() * sizeof data[0] + patches.size() * sizeof patches[0] + phases.bytes();
   for (const auto& range : steering_bytes) sum += sizeof range + range.second.size();
   for (const OperandLists::Kept& list : operands) sum += list.bytes();
   for (const auto& pool : blocks) sum += pool->bytes();
@@ -33,9 +31,9 @@ Replay::Replay(std::shared_ptr<const Recording> recording, std::span<const Argum
   moved_.insert(moved_.end(), moved.begin(), moved.end());
 }
 
-void Replay::call(const CallAction& call) const {
+void Replay::call(const CallAction& call, std::span<const Move> moves) const {
   const auto* const kernel = call.function->target<HostKernel>();
-  if (call.based == 0 && call.times == 1 && call.start == 0) {
+  if (call.based == 0 && call.times == 1 && moves.empty()) {
     const std::span operands(call.operands, call.count);
     return kernel ? (*kernel)(operands, *call.state) : (*call.function)(operands, *call.state);
   }
@@ -46,8 +44,11 @@ void Replay::call(const CallAction& call) const {
     const auto i = static_cast<size_t>(std::countr_zero(left));
     arguments[i].data = at(call.places[i]);
   }
+  for (const Move& move : moves) {
+    arguments[move.operand].data = at(move.place);
+    arguments[move.operand].packed = move.packed;
+  }
   const std::span operands(arguments, call.count);
-  arguments[call.moving].data += call.start;
   if (kernel != nullptr) {
     return kernel->repeat(operands, *call.state, call.times, call.moving, call.stride);
   }
@@ -57,7 +58,7 @@ void Replay::call(const CallAction& call) const {
   }
 }
 
-void Replay::run(const Lane& lane) const {
+void Replay::run(const PackedLane& lane) const {
   thread_local AlignedBytes staged;  // grows only
   for (const Action& action : lane.actions) {
     const auto walk = [&](size_t number, const Place& from) {
@@ -89,7 +90,8 @@ void Replay::run(const Lane& lane) const {
         lane.blocks[action.index]->packed.clear();
         break;
       case Action::Kind::kCall:
-        call(lane.calls[action.index]);
+        call(lane.calls[action.index],
+             {lane.moves + lane.calls[action.index].first_move, lane.calls[action.index].moves});
         break;
       case Action::Kind::kSteer:
         break;
@@ -100,7 +102,7 @@ void Replay::run(const Lane& lane) const {
 bool Replay::resume(const std::function<bool()>& pause) {
   for (; next_ < recording_->phases.size(); ++next_) {
     if (pause()) return false;
-    const Phase& phase = recording_->phases[next_];
+    const std::span<const PackedLane> phase = recording_->phases[next_];
     if (phase.size() == 1) {
       run(phase[0]);
       continue;

@@ -15,6 +15,7 @@
 #include "devices/emulator/replay/action_log.h"
 #include "devices/emulator/replay/argument_shape.h"
 #include "devices/emulator/replay/control_state.h"
+#include "devices/emulator/replay/packed_phases.h"
 #include "devices/emulator/replay/steering.h"
 #include "devices/emulator/replay/stream_version.h"
 #include "runtime/run_report.h"
@@ -29,7 +30,7 @@ struct Recording {
   ControlState end;
   std::vector<SteeringWord> steering;
   SteeringBytes steering_bytes;
-  std::vector<Phase> phases;
+  PackedPhases phases;
   std::vector<OperandLists::Kept> operands;  // of their calls
   std::vector<std::unique_ptr<BlockPool>> blocks;
   RunReport report;
@@ -49,8 +50,8 @@ class Replay {
   std::span<const int64_t> moved() const { return moved_; }
 
  private:
-  void run(const Lane& lane) const;
-  void call(const CallAction& call) const;
+  void run(const PackedLane& lane) const;
+  void call(const CallAction& call, std::span<const Move> moves) const;
   std::byte* at(const Place& place) const {
     return bases_[place.base] + place.offset + moved_[place.patch];
   }

@@ -168,9 +168,24 @@ std::optional<Recordings::Found> Recordings::find(Array& array,
   return std::nullopt;
 }
 
-void Recordings::expect_repeats() {
+void Recordings::expect_repeats(std::span<const ArgumentRange> moving) {
   const std::lock_guard<std::mutex> guard(memory_->mutex_);
   first_recorded_ = 1;
+  moving_.assign(moving.begin(), moving.end());
+}
+
+std::vector<bool> Recordings::moving() const {
+  const std::lock_guard<std::mutex> guard(memory_->mutex_);
+  std::vector<bool> all = version_.moved();
+  for (size_t i = 0; i < all.size(); ++i) {
+    const Operation& patch = *version_.address_patches()[i];
+    const uint64_t offset = patched_offset(patch);
+    all[i] =
+        all[i] || std::ranges::any_of(moving_, [&](const ArgumentRange& range) {
+          return range.argument == patch.argument && offset >= range.begin && offset < range.end;
+        });
+  }
+  return all;
 }
 
 bool Recordings::wants(const stream::Stream& stream) {

@@ -60,7 +60,10 @@ class Recordings {
   std::optional<Found> find(Array& array, std::span<const Argument> arguments);
   bool enabled() const;  // there is memory for recordings
   StreamVersion& version() { return version_; }
-  void expect_repeats();  // the first run is worth recording
+  // The first run is worth recording; later ones have other addresses in these ranges.
+  void expect_repeats(std::span<const ArgumentRange> moving);
+  // Of the address patches, in the stream's order: those whose places have moved, or will.
+  std::vector<bool> moving() const;
   // Whether a run that has not found one is to be recorded. Counts these runs.
   bool wants(const stream::Stream& stream);
   // The run was not recorded, for a reason that may pass: the next attempt waits twice as long.
@@ -92,6 +95,7 @@ class Recordings {
 
   const std::shared_ptr<ReplayMemory> memory_;  // whose mutex guards all of this
   StreamVersion version_;
+  std::vector<ArgumentRange> moving_;  // as expected
   std::vector<Kept> all_;
   size_t bytes_ = 0;  // of all_
   uint64_t runs_ = 0, first_recorded_;

@@ -23,6 +23,7 @@ StreamVersion::StreamVersion(const stream::Stream& stream) {
     const size_t first = operation.byte_offset / 4;
     offsets_.emplace_back(first, first + operation.bytes / 4);
   }
+  moved_.resize(address_patches_.size());
 }
 
 bool StreamVersion::patch(stream::Stream& stream, size_t word, uint32_t value) {
@@ -31,7 +32,11 @@ bool StreamVersion::patch(stream::Stream& stream, size_t word, uint32_t value) {
   const auto behind =
       std::ranges::upper_bound(offsets_, word, {}, &std::pair<size_t, size_t>::first);
   const bool offset = behind != offsets_.begin() && word < std::prev(behind)->second;
-  if (offset || before == value) return false;
+  if (before == value) return false;
+  if (offset) {
+    moved_[static_cast<size_t>(behind - offsets_.begin()) - 1] = true;
+    return false;
+  }
   words_.try_emplace(word, Word{before, value}).first->second.now = value;
   return stale_ = true;
 }

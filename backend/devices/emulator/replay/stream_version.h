@@ -25,7 +25,8 @@ class StreamVersion {
   // Words of BLOCKWRITEs that are not as they were prepared.
   using Data = std::vector<std::pair<size_t, uint32_t>>;
   const Data& data();
-  // Of the ADDRESS_PATCHes, in the stream's order.
+  // Of the ADDRESS_PATCHes, in the stream's order: those whose places have been changed.
+  const std::vector<bool>& moved() const { return moved_; }
   const std::vector<const stream::Operation*>& address_patches() const { return address_patches_; }
 
  private:
@@ -35,6 +36,7 @@ class StreamVersion {
   std::vector<const stream::Operation*> address_patches_;
   std::vector<std::pair<size_t, size_t>> offsets_;  // their words: first and end
   std::map<size_t, Word> words_;                    // that patches have changed
+  std::vector<bool> moved_;
   Data data_;
   bool stale_ = false;
 };

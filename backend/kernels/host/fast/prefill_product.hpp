@@ -206,6 +206,19 @@ inline const pf_packed* activations_of(const bfloat16* a, int32_t m, int32_t sli
   }
 }
 
+// Whether words are 0, bit by bit, as weights that pad a width are: their products add nothing.
+template <int32_t kWords>
+AIE_HOST_INLINE bool all_zero(const int32_t* words) {
+  static_assert(kWords % int32_t(kLanes) == 0);
+  for (int32_t i = 0; i < kWords; i += int32_t(kLanes)) {
+    const lanes some = load<lanes>(words + i);
+    int32_t any = 0;
+    for (unsigned lane = 0; lane < kLanes; ++lane) any |= some[lane];
+    if (any != 0) return false;
+  }
+  return true;
+}
+
 // Sums of kPfRows x 2 vectors stay in registers for the columns of a panel, steps of k.
 inline constexpr int32_t kPfRows = kSimdBytes == 64 ? 8 : 4, kPfWidth = 2 * kLanes;
 
@@ -249,6 +262,14 @@ struct Panels {
   const int32_t* of[2];
   int32_t count;
 };
+
+// Of whole slices: the columns that pad a width.
+AIE_HOST_INLINE bool nothing(const Panels& panels) {
+  for (int32_t i = 0; i < panels.count; ++i) {
+    if (!all_zero<pf_panel(kPfSlice)>(panels.of[i])) return false;
+  }
+  return true;
+}
 
 // Sums of all row-blocks [m][32 blocks], += A W; `tail`: as sums_at() has it.
 template <bool kHalves>
@@ -306,7 +327,7 @@ inline bool prefill_multiply(const bfloat16* a, const uint8_t* const* b, float* 
   if (rows == nullptr || !good) return false;
   if (format == int32_t(npu::blocks::Format::kBf16)) {
     multiply_panels<true>(rows, panels, sums, tail, m);
-  } else {
+  } else if (!nothing(panels)) {
     multiply_panels<false>(rows, panels, sums, tail, m);
   }
   return true;
@@ -416,7 +437,8 @@ inline bool prefill_finish(const bfloat16* a, const uint8_t* kept, float* sums, 
   if (rows == nullptr) return false;
   alignas(64) int32_t words[npu::prefill::kMaxBlocks][pf_panel(kPfSlice)];
   for (int32_t j = 0; j < blocks; ++j) kept_panel(kept + j * kPfKept, words[j]);
-  multiply_panels<false>(rows, {{words[0], words[1]}, blocks}, sums, tail, m);
+  const Panels panels{{words[0], words[1]}, blocks};
+  if (!nothing(panels)) multiply_panels<false>(rows, panels, sums, tail, m);
   return true;
 }
 

@@ -36,6 +36,7 @@ class Q4nxFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._file = SafetensorsFile(path, "q4nx")
+        self._file.in_huge_pages()
         self.path, self.label = self._file.path, self._file.label
         self.entries = self._file.entries
         self.header_size = self._file.header_size

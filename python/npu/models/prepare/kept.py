@@ -73,6 +73,7 @@ class KeptWeights:
             if not self.path.is_file() or not unsynced.intact(self.path):
                 return None
             file = SafetensorsFile(self.path, "cache")
+            file.in_huge_pages()
             entry = self._checked(file, segments)
         except (FormatError, OSError, ValueError, TypeError, KeyError):
             return None

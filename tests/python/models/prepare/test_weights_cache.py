@@ -92,6 +92,23 @@ def test_the_second_load_prepares_nothing(
     assert all(w.bound.in_place for w in second._head.weights if w.bound)
 
 
+def _flags(path: Path) -> list[str]:
+    """Of the mapping of a file that this process has."""
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    start = next(i for i, line in enumerate(lines) if line.endswith(str(path)))
+    return next(line for line in lines[start:] if line.startswith("VmFlags:")).split()[1:]
+
+
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="a kernel without huge pages"
+)
+def test_kept_blocks_ask_for_huge_pages(cache: Path, file: Path) -> None:
+    model, _ = loaded(file)
+    (entry,) = entries(cache)
+    assert "hg" in _flags(entry)
+    assert model.weights_report.location == str(entry)
+
+
 def test_logits_do_not_depend_on_where_the_weights_are(cache: Path, file: Path) -> None:
     models = [loaded(file)[0], loaded(file)[0], loaded(file, use=False)[0]]
     logits = [model.forward([5, 6, 7], model.new_cache()) for model in models]

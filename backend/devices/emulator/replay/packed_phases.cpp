@@ -1,0 +1,59 @@
+// Packing the lanes of a recorded run (packed_phases.h).
+#include "devices/emulator/replay/packed_phases.h"
+
+#include <utility>
+
+namespace npu::emulator {
+
+namespace {
+
+template <typename T>
+size_t bytes_of(const T& list) {
+  return list.size() * sizeof list[0];
+}
+
+template <typename T>
+size_t count(const std::vector<Phase>& phases, std::vector<T> Lane::*list) {
+  size_t all = 0;
+  for (const Phase& phase : phases) {
+    for (const Lane& lane : phase) all += (lane.*list).size();
+  }
+  return all;
+}
+
+// Where they lie now; there is room for them.
+template <typename T>
+const T* append(AlignedVector<T>& to, std::vector<T>& list) {
+  const T* const first = to.data() + to.size();
+  to.insert(to.end(), list.begin(), list.end());
+  std::exchange(list, {});
+  return first;
+}
+
+}  // namespace
+
+PackedPhases::PackedPhases(std::vector<Phase> phases) {
+  actions_.reserve(count(phases, &Lane::actions));
+  walks_.reserve(count(phases, &Lane::walks));
+  calls_.reserve(count(phases, &Lane::calls));
+  moves_.reserve(count(phases, &Lane::moves));
+  blocks_.reserve(count(phases, &Lane::blocks));
+  for (Phase& phase : phases) {
+    for (Lane& lane : phase) {
+      const size_t actions = lane.actions.size();
+      lanes_.push_back({{append(actions_, lane.actions), actions},
+                        append(walks_, lane.walks),
+                        append(calls_, lane.calls),
+                        append(moves_, lane.moves),
+                        append(blocks_, lane.blocks)});
+    }
+    ends_.push_back(lanes_.size());
+  }
+}
+
+size_t PackedPhases::bytes() const {
+  return bytes_of(actions_) + bytes_of(walks_) + bytes_of(calls_) + bytes_of(moves_) +
+         bytes_of(blocks_) + bytes_of(lanes_) + bytes_of(ends_);
+}
+
+}  // namespace npu::emulator

@@ -1,0 +1,43 @@
+// The phases of a recorded run as replays read them, from end to end: lanes of columns that one
+// thread runs lie one behind the other, in as few pages as there are.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "aligned.h"
+#include "devices/emulator/replay/action_log.h"
+
+namespace npu::emulator {
+
+struct PackedLane {
+  std::span<const Action> actions;
+  const Walk* walks;
+  const CallAction* calls;
+  const Move* moves;
+  SharedBlock* const* blocks;
+};
+
+class PackedPhases {
+ public:
+  PackedPhases() = default;
+  explicit PackedPhases(std::vector<Phase> phases);
+  size_t size() const { return ends_.size(); }
+  std::span<const PackedLane> operator[](size_t phase) const {
+    const size_t begin = phase == 0 ? 0 : ends_[phase - 1];
+    return std::span(lanes_).subspan(begin, ends_[phase] - begin);
+  }
+  size_t bytes() const;
+
+ private:
+  AlignedVector<Action> actions_;
+  AlignedVector<Walk> walks_;
+  AlignedVector<CallAction> calls_;
+  AlignedVector<Move> moves_;
+  AlignedVector<SharedBlock*> blocks_;
+  std::vector<PackedLane> lanes_;
+  std::vector<size_t> ends_;  // of phases, in lanes_
+};
+
+}  // namespace npu::emulator
