@@ -1,6 +1,7 @@
 // Implementation of the thread pool (host/thread_pool.h).
 #include "host/thread_pool.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <cstdlib>
 #include <map>
 #include <system_error>
+#include <utility>
 
 #include "error.h"
 
@@ -84,6 +86,8 @@ int ThreadPool::shared_threads() {
 
 ThreadPool::ThreadPool(int threads) : threads_(static_cast<size_t>(std::max(1, threads))) {
   shares_.reset(new Share[threads_]);
+  sleeping_.reset(new Sleeper[threads_]);
+  workers_.reserve(threads_);
   try {
     for (size_t i = 1; i < threads_; ++i) workers_.emplace_back([this, i] { worker(i); });
   } catch (const std::system_error&) {
@@ -113,15 +117,41 @@ void ThreadPool::run(size_t count, Call call, const void* body) {
     shares_[t].ticket = uint64_t{round} << 32 | static_cast<uint32_t>(t * count / threads_);
   }
   round_ = round;
-  if (sleepers_ > 0) {
-    const std::lock_guard<std::mutex> guard(mutex_);
-    started_.notify_all();
-  }
+  if (sleepers_ > 0) wake();
   work(round, 0);
   for (int waits = 0; done_.load(std::memory_order_acquire) != count;) {
     relax(waits);
     if (waits < kPolls) ++waits;
   }
+}
+
+// Linux may wake a thread on the CPU of the one that wakes it although another CPU is idle, and
+// leave both there for milliseconds: on two CPUs it always does. So they must run elsewhere first.
+void ThreadPool::wake() {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  const int here = sched_getcpu();
+  for (size_t i = 1; i <= workers_.size() && here >= 0; ++i) {
+    Sleeper& sleeper = sleeping_[i];
+    if (!std::exchange(sleeper.asleep, false)) continue;
+    const pthread_t thread = workers_[i - 1].native_handle();
+    if (pthread_getaffinity_np(thread, sizeof sleeper.allowed, &sleeper.allowed) != 0) continue;
+    cpu_set_t others = sleeper.allowed;
+    CPU_CLR(static_cast<size_t>(here), &others);
+    sleeper.moved =
+        CPU_COUNT(&others) > 0 && pthread_setaffinity_np(thread, sizeof others, &others) == 0;
+  }
+  started_.notify_all();
+}
+
+void ThreadPool::sleep(size_t self, uint32_t seen) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  Sleeper& me = sleeping_[self];
+  me.asleep = true;
+  ++sleepers_;
+  started_.wait(lock, [&] { return round_.load() != seen || stop_; });
+  --sleepers_;
+  me.asleep = false;
+  if (std::exchange(me.moved, false)) sched_setaffinity(0, sizeof me.allowed, &me.allowed);
 }
 
 void ThreadPool::work(uint32_t round, size_t self) {
@@ -160,10 +190,8 @@ void ThreadPool::worker(size_t self) {
         relax(waits++);
         continue;
       }
-      std::unique_lock<std::mutex> lock(mutex_);
-      ++sleepers_;
-      started_.wait(lock, [&] { return round_.load() != seen || stop_; });
-      --sleepers_;
+      sleep(self, seen);
+      waits = 0;
     }
     if (stop_) return;
     seen = round_.load(std::memory_order_acquire);

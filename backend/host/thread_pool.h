@@ -2,6 +2,8 @@
 // briefly before they sleep. Size: as set, else NPU_THREADS, else the usable CPUs.
 #pragma once
 
+#include <sched.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -53,8 +55,16 @@ class ThreadPool {
   struct alignas(64) Share {
     std::atomic<uint64_t> ticket{0};
   };
+  // A worker that waits for started_.
+  struct Sleeper {
+    bool asleep = false;
+    bool moved = false;   // it may not run on the CPU of the thread that has woken it,
+    cpu_set_t allowed{};  // but could before
+  };
   void run(size_t count, Call call, const void* body);
   void work(uint32_t round, size_t self);
+  void wake();
+  void sleep(size_t self, uint32_t seen);
   void worker(size_t self);
 
   std::vector<std::thread> workers_;
@@ -63,6 +73,7 @@ class ThreadPool {
   std::mutex serial_;  // one parallel_for at a time
   std::mutex mutex_;
   std::condition_variable started_;
+  std::unique_ptr<Sleeper[]> sleeping_;  // by thread, with mutex_
   // On cache lines of their own: polling one must not contend with writes of another.
   alignas(64) Round rounds_[2];
   alignas(64) std::atomic<uint32_t> round_{0};

@@ -156,16 +156,17 @@ inline void move_fixed(std::byte* to, const std::byte* from) {
 
 // Rows of a matrix are pages apart; CPUs do not prefetch across pages.
 constexpr uint64_t kRowsAhead = 12;
+constexpr size_t kLine = 64;
 
 // Inner loop over whole runs of a fixed size along dimension 0 (`rows` of them).
 template <bool kGather, size_t kBytes>
 void copy_rows(std::byte* memory, int64_t stride_bytes, std::byte* linear, uint64_t rows) {
-  constexpr bool kFar = kGather && kBytes >= 64;
+  constexpr bool kFar = kGather && kBytes >= kLine;
   for (uint64_t r = 0; r < rows; ++r) {
     if constexpr (kFar) {
       if (rows - r > kRowsAhead) {
         const std::byte* ahead = memory + static_cast<int64_t>(kRowsAhead) * stride_bytes;
-        for (size_t i = 0; i < kBytes; i += 64) __builtin_prefetch(ahead + i);
+        for (size_t i = 0; i < kBytes; i += kLine) __builtin_prefetch(ahead + i);
       }
     }
     move_fixed<kBytes>(kGather ? linear : memory, kGather ? memory : linear);
@@ -174,27 +175,79 @@ void copy_rows(std::byte* memory, int64_t stride_bytes, std::byte* linear, uint6
   }
 }
 
+// Sweeps over `rows` runs along dimension 0, `next` bytes apart.
+template <bool kGather, size_t kBytes>
+void copy_sweeps(std::byte* memory, int64_t stride_bytes, std::byte* linear, uint64_t rows,
+                 int64_t next, uint64_t sweeps) {
+  for (uint64_t s = 0; s < sweeps; ++s, memory += next, linear += rows * kBytes) {
+    copy_rows<kGather, kBytes>(memory, stride_bytes, linear, rows);
+  }
+}
+
+// Whether sweeps over runs of 8 bytes read and write the same, in whatever order: rows that lie
+// beside each other from sweep to sweep, apart from the other rows and from the linear side.
+bool may_turn(const std::byte* memory, int64_t stride_bytes, const std::byte* linear, uint64_t rows,
+              int64_t next, uint64_t sweeps) {
+  const auto width = static_cast<int64_t>(sweeps * 8);
+  const std::byte* const end = memory + static_cast<int64_t>(rows - 1) * stride_bytes + width;
+  const bool apart = end <= linear || linear + rows * sweeps * 8 <= memory;
+  return next == 8 && rows % 2 == 0 && sweeps % 2 == 0 && stride_bytes >= width && apart;
+}
+
+// Such sweeps, two rows and two sweeps at a time.
 template <bool kGather>
-bool copy_rows_any(uint64_t run_bytes, std::byte* memory, int64_t stride, std::byte* linear,
-                   uint64_t rows) {
+void turn_eights(std::byte* memory, int64_t stride_bytes, std::byte* linear, uint64_t rows,
+                 uint64_t sweeps) {
+  const auto load = [](const std::byte* p) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  };
+  const auto store = [](std::byte* p, __m128i x) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), x);
+  };
+  const uint64_t sweep = rows * 8;
+  for (uint64_t s = 0; s < sweeps; s += 2, memory += 16, linear += 2 * sweep) {
+    std::byte *in_memory = memory, *in_line = linear;
+    for (uint64_t r = 0; r < rows; r += 2, in_memory += 2 * stride_bytes, in_line += 16) {
+      std::byte* const m[2] = {in_memory, in_memory + stride_bytes};
+      std::byte* const l[2] = {in_line, in_line + sweep};
+      std::byte* const* const from = kGather ? m : l;
+      std::byte* const* const to = kGather ? l : m;
+      const __m128i x = load(from[0]), y = load(from[1]);
+      store(to[0], _mm_unpacklo_epi64(x, y));
+      store(to[1], _mm_unpackhi_epi64(x, y));
+    }
+  }
+}
+
+// Whole sweeps of runs of a size that there is code for; false for others.
+template <bool kGather>
+bool copy_sweeps_any(uint64_t run_bytes, std::byte* memory, int64_t stride, std::byte* linear,
+                     uint64_t rows, int64_t next, uint64_t sweeps) {
   switch (run_bytes) {
     case 4:
-      copy_rows<kGather, 4>(memory, stride, linear, rows);
+      copy_sweeps<kGather, 4>(memory, stride, linear, rows, next, sweeps);
       return true;
     case 8:
-      copy_rows<kGather, 8>(memory, stride, linear, rows);
+      if (may_turn(memory, stride, linear, rows, next, sweeps)) {
+        turn_eights<kGather>(memory, stride, linear, rows, sweeps);
+      } else {
+        copy_sweeps<kGather, 8>(memory, stride, linear, rows, next, sweeps);
+      }
       return true;
     case 16:
-      copy_rows<kGather, 16>(memory, stride, linear, rows);
+      copy_sweeps<kGather, 16>(memory, stride, linear, rows, next, sweeps);
       return true;
     case 32:
-      copy_rows<kGather, 32>(memory, stride, linear, rows);
+      copy_sweeps<kGather, 32>(memory, stride, linear, rows, next, sweeps);
       return true;
     case 64:
-      copy_rows<kGather, 64>(memory, stride, linear, rows);
+      copy_sweeps<kGather, 64>(memory, stride, linear, rows, next, sweeps);
       return true;
     case 128:
-      copy_rows<kGather, 128>(memory, stride, linear, rows);
+      copy_sweeps<kGather, 128>(memory, stride, linear, rows, next, sweeps);
+      return true;
+    case 256:
+      copy_sweeps<kGather, 256>(memory, stride, linear, rows, next, sweeps);
       return true;
     default:
       return false;
@@ -203,17 +256,42 @@ bool copy_rows_any(uint64_t run_bytes, std::byte* memory, int64_t stride, std::b
 
 }  // namespace
 
+// What the sweeps after these will read, if they gather short runs side by side: rows pages apart.
+void Walk::prefetch_next_sweeps() const {
+  constexpr uint64_t kMostRows = 16;
+  if (dims_ < 3 || index_[2] + 1 >= count_[2] || count_[0] > kMostRows) return;
+  const uint64_t width = count_[1] * run_ * 4;
+  if (run_ * 4 >= kLine || stride_[1] != static_cast<int64_t>(run_) || width > 8 * kLine) return;
+  const std::byte* row = base_ + (offset_ + stride_[2]) * 4;
+  for (uint64_t r = 0; r < count_[0]; ++r, row += stride_[0] * 4) {
+    for (uint64_t i = 0; i < width; i += kLine) __builtin_prefetch(row + i);
+  }
+}
+
 template <bool kGather>
 void Walk::copy(std::byte* linear, uint64_t words) {
   while (words > 0) {
-    // Whole runs along the innermost stride at once, when the position allows it.
+    // Whole runs along the innermost stride at once, and whole sweeps of these, when the position
+    // allows it.
     if (dims_ > 0 && in_run_ == 0 && words >= run_) {
-      const uint64_t rows = std::min(count_[0] - index_[0], words / run_);
-      if (copy_rows_any<kGather>(run_ * 4, base_ + offset_ * 4, stride_[0] * 4, linear, rows)) {
-        linear += rows * run_ * 4;
-        words -= rows * run_;
+      const uint64_t left = words / run_;  // runs
+      uint64_t rows = std::min(count_[0] - index_[0], left), sweeps = 1;
+      int64_t next = 0;
+      if (dims_ > 1 && index_[0] == 0 && rows == count_[0]) {
+        sweeps = std::min(count_[1] - index_[1], left / rows);
+        next = stride_[1];
+        if (kGather && index_[1] == 0) prefetch_next_sweeps();
+      }
+      if (copy_sweeps_any<kGather>(run_ * 4, base_ + offset_ * 4, stride_[0] * 4, linear, rows,
+                                   next * 4, sweeps)) {
+        linear += sweeps * rows * run_ * 4;
+        words -= sweeps * rows * run_;
         index_[0] += rows - 1;
         offset_ += static_cast<int64_t>(rows - 1) * stride_[0];
+        if (sweeps > 1) {
+          index_[1] += sweeps - 1;
+          offset_ += static_cast<int64_t>(sweeps - 1) * next;
+        }
         next_run();
         continue;
       }

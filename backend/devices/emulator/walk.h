@@ -69,6 +69,7 @@ class Walk {
  private:
   template <bool kGather>
   void copy(std::byte* linear, uint64_t words);
+  void prefetch_next_sweeps() const;
   void next_run();
 
   std::byte* base_ = nullptr;

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 _SIZES = [(256, 256, 256), (512, 512, 512), (1024, 1024, 1024)]
 _DTYPES = ("bfloat16", "int8")
-# Worker threads of OpenBLAS and torch poll for milliseconds after a call and take a CPU from
-# what runs next, so every call is timed after a pause in which they go to sleep.
-_PAUSE_MS = 50
+# Worker threads of OpenBLAS poll for some 100 ms after a call, torch's for milliseconds, and they
+# take a CPU from what runs next: every call is timed after a pause in which they go to sleep.
+_PAUSE_MS = 200
 # After it the CPU's caches are others'. Small products are timed as many in a row as are so many
 # multiplications.
 _LEAST_MULTIPLICATIONS, _MOST_CALLS = 1 << 24, 100

@@ -1,6 +1,8 @@
 // The thread pool: every index once, whatever the counts and threads; many rounds after pauses long
-// enough for workers to fall asleep; callers from several threads; no thread at all.
+// enough for workers to fall asleep; callers from several threads; no thread at all; on which CPUs
+// workers wake up.
 #include <doctest/doctest.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
@@ -54,6 +56,32 @@ TEST_CASE("workers that fell asleep wake up") {
     pool.parallel_for(50, [&](size_t i) { sum += i; });
     REQUIRE(sum == 50 * 49 / 2);
   }
+}
+
+TEST_CASE("workers that fell asleep wake up on another CPU, and may use all of them then") {
+  cpu_set_t allowed;
+  REQUIRE(sched_getaffinity(0, sizeof allowed, &allowed) == 0);
+  if (CPU_COUNT(&allowed) < 2) return;
+  ThreadPool pool(2);
+  constexpr int kRounds = 20;
+  int elsewhere = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    const std::thread::id caller = std::this_thread::get_id();
+    const int here = sched_getcpu();
+    std::atomic<int> there{-1};
+    cpu_set_t worker;
+    pool.parallel_for(2, [&](size_t) {  // an item each: nobody ends before the worker has begun
+      if (std::this_thread::get_id() != caller) {
+        sched_getaffinity(0, sizeof worker, &worker);
+        there = sched_getcpu();
+      }
+      while (there < 0) std::this_thread::yield();
+    });
+    REQUIRE(CPU_EQUAL(&worker, &allowed));
+    elsewhere += there != here;
+  }
+  CHECK(elsewhere > kRounds / 2);
 }
 
 TEST_CASE("callers from several threads take turns") {

@@ -59,7 +59,7 @@ void Replay::call(const CallAction& call, std::span<const Move> moves) const {
 }
 
 void Replay::run(const PackedLane& lane) const {
-  std::vector<std::byte> staged;
+  thread_local AlignedBytes staged;  // grows only
   for (const Action& action : lane.actions) {
     const auto walk = [&](size_t number, const Place& from) {
       Walk copy = lane.walks[action.index + number];
@@ -77,7 +77,7 @@ void Replay::run(const PackedLane& lane) const {
         walk(0, action.to).scatter(at(action.from), action.bytes / 4);
         break;
       case Action::Kind::kReorder:
-        staged.resize(action.bytes);
+        if (staged.size() < action.bytes) staged.resize(action.bytes);
         walk(0, action.from).gather(staged.data(), action.bytes / 4);
         walk(1, action.to).scatter(staged.data(), action.bytes / 4);
         break;

@@ -57,11 +57,9 @@ inline bool pack_bfp16_b(const bfp16ebs8* b, int32_t depth, int32_t columns, int
 // Sums in BFP16 are widened and rounded again 16 rows at a time, of so many columns at most.
 inline constexpr int32_t kBlockColumns = 512;
 
-// C += A @ B with C in BFP16, A and the panels of B packed.
-template <typename Tile>
-[[gnu::noinline]] inline void multiply_into_blocks(const typename format_for<Tile>::packed* a,
-                                                   const int32_t* panel, uint8_t* c, int32_t m,
-                                                   int32_t k, int32_t columns) {
+// C += A @ B with C in BFP16 of m rows: multiply(row, rows, sums) does so for rows of C in fp32.
+template <typename Multiply>
+inline void multiply_into_blocks(uint8_t* c, int32_t m, int32_t columns, Multiply&& multiply) {
   constexpr int32_t kStrip = 16;
   alignas(64) float sums[kStrip * kBlockColumns];
   const int32_t tiles = kStrip / 8 * columns;
@@ -71,7 +69,7 @@ template <typename Tile>
       tile.load(c + i * 72);
       for (unsigned j = 0; j < 64; ++j) sums[i * 64 + static_cast<int32_t>(j)] = tile.value(j);
     }
-    multiply<Tile>(a + row * k, panel, sums, kStrip, k, columns, 0);
+    multiply(row, kStrip, sums);
     for (int32_t i = 0; i < tiles; ++i) {
       for (unsigned j = 0; j < 8; ++j) {
         tile.convert(j, sums + i * 64 + static_cast<int32_t>(8 * j), rounding_mode::conv_even);
@@ -88,6 +86,13 @@ inline bool matmul_bfp16(const bfp16ebs8* a, const bfp16ebs8* b, TOut* c, int32_
                          int32_t n, int32_t row) {
   constexpr bool kBlocks = std::is_same_v<TOut, bfp16ebs8>;
   if (kBlocks && n > kBlockColumns) return false;
+#ifdef AIE_HOST_BYTE_BLOCKS
+  const uint8_t* const a_in = block_a<&tile_of_blocks>(a, int64_t{m} * k);
+  const int32_t* const b_in = block_b<&tile_of_blocks, true>(b, k / 8, n / 8);
+  const auto multiply_rows = [&](int32_t first, int32_t rows, auto* sums) {
+    multiply_packed_blocks(a_in + block_a_bytes(int64_t{first} * k), b_in, sums, rows, k, n / 8);
+  };
+#else
   using packed = typename format_for<Tile>::packed;
   constexpr int64_t kPanelColumns = kColumns;
   const int64_t a_count = int64_t{m} * k;
@@ -104,12 +109,16 @@ inline bool matmul_bfp16(const bfp16ebs8* a, const bfp16ebs8* b, TOut* c, int32_
       1, reinterpret_cast<const void*>(kPackB), int64_t{depth} << 32 | columns,
       b_lanes * 4 + int64_t{k} * n * 2,
       [&](int32_t* out) { return kPackB(b, depth, columns, b_lanes, out); });
+  const auto multiply_rows = [&](int32_t first, int32_t rows, auto* sums) {
+    multiply<Tile>(a_in + first * k, b_in, sums, rows, k, columns, 0);
+  };
+#endif
   if (a_in == nullptr || b_in == nullptr) return false;
   if constexpr (kBlocks) {
-    auto* const bytes = reinterpret_cast<uint8_t*>(c) + row / 8 * columns * 72;
-    multiply_into_blocks<Tile>(a_in, b_in, bytes, m, k, columns);
+    auto* const bytes = reinterpret_cast<uint8_t*>(c) + row / 8 * (n / 8) * 72;
+    multiply_into_blocks(bytes, m, n / 8, multiply_rows);
   } else {
-    multiply<Tile>(a_in, b_in, c + row * n, m, k, columns, 0);
+    multiply_rows(0, m, c + row * n);
   }
   return true;
 }

@@ -3,6 +3,8 @@
 // while k runs. Arithmetic: format.hpp.
 #pragma once
 
+#include "block_products.hpp"
+#include "byte_products.hpp"
 #include "pack.hpp"
 
 #define AIE_HOST_MATMUL aie::host::matmul
@@ -264,11 +266,45 @@ AIE_HOST_INLINE const TPacked* packed_operand(uint32_t operand, const void* form
   return found > 0 ? to : nullptr;
 }
 
+#ifdef AIE_HOST_BYTE_BLOCKS
+// The packed forms of a product of bfp16 (block_products.hpp); null: as packed_operand().
+template <auto kTile, typename T>
+inline const uint8_t* block_a(const T* a, int64_t count) {
+  constexpr auto kPack = &pack_block_a<kTile, T>;
+  return packed_operand<uint8_t>(0, reinterpret_cast<const void*>(kPack), count,
+                                 block_a_bytes(count),
+                                 [&](uint8_t* out) { return kPack(a, count, out); });
+}
+template <auto kTile, bool kColumnMajor, typename T>
+inline const int32_t* block_b(const T* b, int32_t depth, int32_t columns) {
+  constexpr auto kPack = &pack_block_b<kTile, kColumnMajor, T>;
+  return packed_operand<int32_t>(1, reinterpret_cast<const void*>(kPack),
+                                 int64_t{depth} << 32 | columns, block_b_lanes(depth, columns) * 4,
+                                 [&](int32_t* out) { return kPack(b, depth, columns, out); });
+}
+
+// matmul() of bf16 that is rounded to bfp16.
+template <bool kColumnMajor, typename TOut>
+inline bool matmul_blocks(const bfloat16* a, const bfloat16* b, TOut* c, int32_t m, int32_t k,
+                          int32_t n) {
+  constexpr auto kTileOfB = kColumnMajor ? &tile_by_rows : &tile_by_columns;
+  const uint8_t* const a_in = block_a<&tile_by_rows>(a, int64_t{m} * k);
+  const int32_t* const b_in = block_b<kTileOfB, kColumnMajor>(b, k / 8, n / 8);
+  if (a_in == nullptr || b_in == nullptr) return false;
+  using element = typename block_element<TOut>::type;
+  multiply_packed_blocks(a_in, b_in, reinterpret_cast<element*>(c), m, k, n / 8);
+  return true;
+}
+#endif
+
 // C += A @ B for the tiled layouts of mmul_block.h. False, with C untouched, for bfp16 operands
 // that are too large or small for floating point to be exact.
 template <typename Tile, bool kColumnMajor, typename TOut>
 inline bool matmul(const typename Tile::element* a, const typename Tile::element* b, TOut* c,
                    int32_t m, int32_t k, int32_t n, int32_t shift) {
+#ifdef AIE_HOST_BYTE_BLOCKS
+  if constexpr (Tile::kBlockFloat) return matmul_blocks<kColumnMajor>(a, b, c, m, k, n);
+#endif
   using Format = format_for<Tile>;
   using packed = typename Format::packed;
   constexpr int64_t kPanelColumns = kColumns;
@@ -287,6 +323,16 @@ inline bool matmul(const typename Tile::element* a, const typename Tile::element
                                   a_count * int64_t{sizeof(packed)},
                                   [&](packed* out) { return kPack(a, a_count, out); });
   }
+#ifdef AIE_HOST_BYTE_PRODUCTS
+  if constexpr (std::is_same_v<T, int8_t> && std::is_same_v<TOut, int32_t>) {
+    constexpr auto kPack = &pack_byte_b<Tile, kColumnMajor>;
+    const int32_t* const b_panels = packed_operand<int32_t>(
+        1, reinterpret_cast<const void*>(kPack), int64_t{depth} << 32 | columns,
+        byte_lanes(k, n) * 4, [&](int32_t* out) { return kPack(b, depth, columns, out); });
+    multiply_bytes<Tile>(a_in, b_panels, c, m, k, columns);
+    return true;
+  }
+#endif
   constexpr auto kPack = &pack_b<Tile, kColumnMajor, kColumns, packed>;
   const int32_t* const b_in = packed_operand<int32_t>(
       1, reinterpret_cast<const void*>(kPack), int64_t{depth} << 32 | columns, b_lanes * 4,

@@ -8,6 +8,8 @@
 #include "../aie_api/bfp16.hpp"
 #include "format.hpp"
 
+#define AIE_HOST_NARROW aie::host::narrow_floats
+
 AIE_HOST_BEGIN
 namespace host {
 
@@ -304,6 +306,13 @@ AIE_HOST_INLINE simd<uint16_t, N> narrow_bf16(simd<float, N> v) {
   const bits nan = (kept & 0x7F) == 0 ? kept | 1 : kept;
   const bits out = (x & 0x7FFFFFFF) > 0x7F800000 ? nan : rounded;
   return __builtin_convertvector(out, simd<uint16_t, N>);
+}
+
+// fp32 to bf16 to nearest even, `count` elements, a multiple of 16; dst may be src.
+inline void narrow_floats(const float* src, bfloat16* dst, int32_t count) {
+  for (int32_t i = 0; i < count; i += kLanes) {
+    store(narrow_bf16<kLanes>(load<simd<float, kLanes>>(src + i)), dst + i);
+  }
 }
 
 }  // namespace host
