@@ -1,11 +1,10 @@
 // Products of the prefill configuration in the `fast` builds, in place of the loops of
 // aie_kernels/prefill_product.cc: sums are row-major [m][32 blocks], in another order of additions.
 //
-// A block of weights becomes one panel [k / per lane][32] per slice of 32 columns (bf16: 16): its
-// columns lie in memory as a panel's lines do, so that nothing is transposed; on npu2 it is
-// rounded to BFP16. A keeps its layout; npu2's BFP16 becomes bf16 or fp32, which hold it exactly.
-// Both forms are made once for all cores that were sent an object; a core that shares with nobody
-// makes what its slice needs.
+// Weights become panels (prefill_panels.hpp). A keeps its layout; npu2's BFP16 becomes bytes and
+// exponents (block_products.hpp), or bf16 or fp32, which hold it exactly. Both forms are made once
+// for all cores that were sent an object; a core that shares with nobody makes what its slice
+// needs.
 #pragma once
 
 #include "aie_kernels/prefill_job.h"
