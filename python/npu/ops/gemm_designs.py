@@ -181,18 +181,20 @@ _MOST_OFFERED = 4096  # products whose candidates a device remembers
 
 
 class Offered:
-    """The candidates for a product, what each is expected to take, and those that were opened on
-    the device, by their numbers."""
+    """The candidates for a product, what each is expected to take on so many threads, and those
+    that were opened on the device, by their numbers."""
 
-    __slots__ = ("designs", "offer", "opened", "product")
+    __slots__ = ("designs", "offer", "opened", "product", "threads")
 
-    def __init__(
-        self, product: Product, designs: tuple[gemm.DesignPoint, ...], seconds: list[float]
-    ) -> None:
+    def __init__(self, product: Product, designs: tuple[gemm.DesignPoint, ...]) -> None:
         self.product, self.designs = product, designs
-        of_keys = dict(zip((o.key for o in designs), seconds, strict=True))
-        self.offer = _npu.gemm_choice.Offer(of_keys)  # as the chooser takes it
+        self.threads = 0  # none yet
+        self.offer: Any = None  # as the chooser takes it
         self.opened: dict[int, Any] = {}
+
+    def expect(self, seconds: list[float], threads: int) -> None:
+        of_keys = dict(zip((o.key for o in self.designs), seconds, strict=True))
+        self.offer, self.threads = _npu.gemm_choice.Offer(of_keys), threads
 
 
 class GemmDesigns:
@@ -236,17 +238,21 @@ class GemmDesigns:
         if found is None:
             found = candidates(self.generation, self.prefers, family, self.kernel, self.simulated)
             self._known[family] = found
-        several = len(found) > 1
-        seconds = [
-            _seconds(o, self.prefers, product, self.constants) if several else 0.0 for o in found
-        ]
         if len(self._offered) >= _MOST_OFFERED:
             self._offered.clear()
-        return self._offered.setdefault(product, Offered(product, found, seconds))
+        return self._offered.setdefault(product, Offered(product, found))
 
     def choose(self, offered: Offered, loads: int) -> tuple[int, float]:
         """The number of the configuration for one call, which counts it, and the predicted seconds
         of its load. loads: the device's count of loads."""
+        threads = _npu.host.threads()
+        if offered.threads != threads:  # which the host's time depends on
+            several = len(offered.designs) > 1
+            seconds = [
+                _seconds(o, self.prefers, offered.product, self.constants) if several else 0.0
+                for o in offered.designs
+            ]
+            offered.expect(seconds, threads)
         number, reason, predicted, load = self._chooser.choose(offered.offer, loads)
         self._last = (offered.product, offered.designs[number], reason, predicted, load)
         return number, load

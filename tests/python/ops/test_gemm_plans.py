@@ -114,15 +114,15 @@ def test_others_are_checked_every_time(checked: list[int]) -> None:
     half, out = a.astype(np.float16), np.empty((40, 70), np.int32)
     calls = [
         lambda: npu.matmul(a, b, out=out), lambda: npu.matmul(a, b, alpha=2),
-        lambda: npu.matmul(a, b, bias=np.int32(3)), lambda: npu.matmul(a.tolist(), b.astype("f4")),
-        lambda: npu.matmul(half, half.T), lambda: npu.matmul(np.stack([a, a]), b),
+        lambda: npu.matmul(a, b, bias=np.int32(3)), lambda: npu.matmul(half, half.T),
+        lambda: npu.matmul(np.stack([a, a]), b),
         lambda: npu.matmul(a.astype(">i2"), b.astype(">i2")),
         lambda: npu.matmul(a.view(Subclass), b),
     ]  # fmt: skip
-    for call in calls[:3] + calls[4:]:
+    for call in calls:
         call()
         call()
-    assert len(checked) == 2 * (len(calls) - 1)
+    assert len(checked) == 2 * len(calls)
 
 
 def test_what_is_refused_stays_so() -> None:
@@ -134,10 +134,10 @@ def test_what_is_refused_stays_so() -> None:
         for wrong, options in (
             (ArgumentError, {"accumulate": "Wide"}), (ArgumentError, {"shift": 32}),
             (DtypeError, {"shift": 0.0}), (DtypeError, {"out_dtype": "float32"}),
-            (ArgumentError, {"bf16": "native"}), (ArgumentError, {"out": a}),
+            (ArgumentError, {"bf16": "native"}), (ShapeError, {"out": a}),
             (DeviceError, {"device": "emu:npu3"}), (ArgumentError, {"accumulate": ["wide"]}),
         ):  # fmt: skip
-            with pytest.raises((wrong, ShapeError)):
+            with pytest.raises(wrong):
                 npu.matmul(a, b, **options)
         with pytest.raises(ShapeError):
             npu.matmul(a, b.T)

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cassert>
+#include <iterator>
 #include <map>
 #include <span>
 #include <utility>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kNone = SIZE_MAX;
 
-// Bytes of a memory, or of an argument, that an action reads or writes.
+// Bytes of an argument that an action reads or writes.
 struct Access {
   size_t action;
   Place place;
@@ -62,20 +62,23 @@ class Forwarding {
   }
 
  private:
+  using Contents = std::map<int64_t, Content>;  // of memories, by address
+
   void visit(size_t number);
   void visit_call(size_t number, const CallAction& call);
+  Contents::iterator first_in(const Place& place);
   void read(size_t number, const Place& place, uint64_t bytes, bool copy);
   void write(size_t number, const Place& place, uint64_t bytes, bool whole);
   void walk(size_t number, Walk walk, const Place& base, uint64_t words);
   void shorten(const Passed& last);
   std::span<const Access> between(size_t first, size_t last) const;
   bool free_between(size_t first, size_t last, const Place& place, uint64_t bytes) const;
-  bool may_begin(const Action& writer, uint64_t bytes) const;
+  bool may_begin(const Action& writer) const;
   void redirect();
 
   Lane& lane_;
   Patches& patches_;
-  std::map<int64_t, Content> contents_;  // of memories, by address
+  Contents contents_;
   std::vector<Passed> passed_;
   std::vector<size_t> read_by_, passed_to_;  // by action: of passed_, what it reads and writes
   std::vector<Access> accesses_;             // of arguments, in order
@@ -83,42 +86,38 @@ class Forwarding {
   std::set<size_t> left_out_;
 };
 
+// The first content that reaches into a range, or lies behind it.
+Forwarding::Contents::iterator Forwarding::first_in(const Place& place) {
+  const auto behind = contents_.upper_bound(place.offset);
+  if (behind == contents_.begin()) return behind;
+  const auto before = std::prev(behind);
+  return before->first + static_cast<int64_t>(before->second.bytes) > place.offset ? before
+                                                                                   : behind;
+}
+
 void Forwarding::read(size_t number, const Place& place, uint64_t bytes, bool copy) {
+  if (place.base != Place::kAbsolute) return accesses_.push_back({number, place, bytes});
   const int64_t end = place.offset + static_cast<int64_t>(bytes);
-  if (place.base != Place::kAbsolute) {
-    return accesses_.push_back({number, place, bytes});
-  }
-  auto content = contents_.upper_bound(place.offset);
-  if (content != contents_.begin()) --content;
-  for (; content != contents_.end() && content->first < end; ++content) {
-    Content& found = content->second;
-    if (content->first + static_cast<int64_t>(found.bytes) <= place.offset) continue;
-    const bool all = copy && content->first == place.offset && found.bytes == bytes;
+  for (auto at = first_in(place); at != contents_.end() && at->first < end; ++at) {
+    Content& found = at->second;
+    const bool all = copy && at->first == place.offset && found.bytes == bytes;
     found.spoiled |= !all || found.reader != kNone;
     found.reader = number;
   }
 }
 
 void Forwarding::write(size_t number, const Place& place, uint64_t bytes, bool whole) {
+  if (place.base != Place::kAbsolute) return accesses_.push_back({number, place, bytes});
   const int64_t end = place.offset + static_cast<int64_t>(bytes);
-  if (place.base != Place::kAbsolute) {
-    return accesses_.push_back({number, place, bytes});
-  }
-  auto content = contents_.upper_bound(place.offset);
-  if (content != contents_.begin()) --content;
-  while (content != contents_.end() && content->first < end) {
-    const Content& old = content->second;
-    const int64_t old_end = content->first + static_cast<int64_t>(old.bytes);
-    if (old_end <= place.offset) {
-      ++content;
-      continue;
-    }
-    const bool gone = whole && content->first >= place.offset && old_end <= end;
+  for (auto at = first_in(place); at != contents_.end() && at->first < end;) {
+    const Content& old = at->second;
+    const int64_t old_end = at->first + static_cast<int64_t>(old.bytes);
+    const bool gone = whole && at->first >= place.offset && old_end <= end;
     if (gone && !old.spoiled && old.reader != kNone) {
       read_by_[old.reader] = passed_to_[old.writer] = passed_.size();
       passed_.push_back({old.writer, old.reader});
     }
-    content = contents_.erase(content);
+    at = contents_.erase(at);
   }
   if (whole) contents_[place.offset] = {number, bytes};
 }
@@ -208,14 +207,13 @@ bool Forwarding::free_between(size_t first, size_t last, const Place& place, uin
   });
 }
 
-// Whether what an action writes may go elsewhere: a call's only result, as long as the copy, or
-// another copy's.
-bool Forwarding::may_begin(const Action& writer, uint64_t bytes) const {
+// Whether what an action writes may go elsewhere: a call's only result, or another
+// copy's.
+bool Forwarding::may_begin(const Action& writer) const {
   if (writer.kind == Action::Kind::kCopy) return true;
   const CallAction& call = lane_.calls[writer.index];
   const std::span traces(lane_.traces[writer.index], call.count);
-  const auto result = std::ranges::find(traces, true, &OperandTrace::filled);
-  return std::ranges::count(traces, true, &OperandTrace::filled) == 1 && result->bytes == bytes;
+  return std::ranges::count(traces, true, &OperandTrace::filled) == 1;
 }
 
 // Back from the copy to an argument to the first action from which the bytes may go there.
@@ -227,7 +225,7 @@ void Forwarding::shorten(const Passed& last) {
   for (size_t at = last.reader; read_by_[at] != kNone;) {
     copies.push_back(at);
     at = passed_[read_by_[at]].writer;
-    if (!may_begin(lane_.actions[at], copy.bytes)) break;
+    if (!may_begin(lane_.actions[at])) break;
     if (!free_between(at, last.reader, copy.to, copy.bytes)) break;
     first = at;
     made = copies.size();

@@ -23,6 +23,8 @@ class PackedPhases {
  public:
   PackedPhases() = default;
   explicit PackedPhases(std::vector<Phase> phases);
+  PackedPhases(PackedPhases&&) = default;  // lanes refer to the lists below, which stay in place
+  PackedPhases& operator=(PackedPhases&&) = default;
   size_t size() const { return ends_.size(); }
   std::span<const PackedLane> operator[](size_t phase) const {
     const size_t begin = phase == 0 ? 0 : ends_[phase - 1];

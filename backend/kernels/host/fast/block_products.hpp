@@ -1,4 +1,4 @@
-// Products of bfp16 on CPUs with AVX512_VNNI: mantissas are multiplied as bytes, which is exact and
+// Products of bfp16 in the builds with AVX512_VNNI (`v4bf16`): mantissas are multiplied as bytes, which is exact and
 // takes half the instructions of bf16; the sum of a block, times its two units, is then added to C.
 //
 // vpdpbusd multiplies unsigned by signed bytes: A enters as a + 128, and sums begin with
