@@ -127,7 +127,7 @@ def _build(o: DesignPoint) -> Design:
     stride = out.columns // ROWS
     m, k, n = o.tile
     out.params = {
-        "tile_m": m, "tile_k": k, "tile_n": n, "rows": ROWS, "columns": out.columns,
+        "tile_m": m, "tile_k": k, "tile_n": n, "rows": o.rows, "columns": o.columns,
         "a_type": TYPES.index(o.a_dtype), "b_type": TYPES.index(o.b_dtype),
         "c_type": TYPES.index(o.c_dtype),
         "k_mt": o.k_mt, "b_layout": B_LAYOUTS.index(o.b_layout), "b_pairs": int(o.b_pairs),
@@ -138,16 +138,16 @@ def _build(o: DesignPoint) -> Design:
     if o.keeps:
         rows, columns = _feed_kept(out, o)
     else:
-        rows = [_feed_a(out, o, row, stride) for row in range(ROWS)]
+        rows = [_feed_a(out, o, row, stride) for row in range(o.rows)]
         columns = []
-    for col in range(out.columns if not o.keeps else 0):
+    for col in range(o.columns if not o.keeps else 0):
         if o.b_pairs:
             columns += _feed_b_pair(out, o, col) if col % 2 == 0 else []
         else:
             columns.append((_feed_b_col if o.b_layout == "col" else _feed_b_row)(out, o, col))
-    for col in range(out.columns):
+    for col in range(o.columns):
         drains = _drain_c(out, o, col)
-        for row in range(ROWS):
+        for row in range(o.rows):
             _worker(out, o, col, row, rows[row], columns[col], drains[row])
     return out
 
@@ -155,7 +155,7 @@ def _build(o: DesignPoint) -> Design:
 def _feed_a(out: Design, o: DesignPoint, row: int, stride: int) -> ObjectFifo:
     """A tiles for core row `row`: row-major in L3, [m/r][k/s][r][s] in L1."""
     (m, _, _), (r, _, _) = o.tile, mmul(o.generation, o.a_dtype)
-    cores = [out.tile(c, FIRST_CORE_ROW + row) for c in range(out.columns)]
+    cores = [out.tile(c, FIRST_CORE_ROW + row) for c in range(o.columns)]
     outer, inner = _along_k(
         out, o, ("A", row), row * stride, cores, (m, r), o.a_dtype, 0, o.a_parts
     )  # fmt: skip
@@ -166,7 +166,7 @@ def _feed_a(out: Design, o: DesignPoint, row: int, stride: int) -> ObjectFifo:
 def _feed_b_col(out: Design, o: DesignPoint, col: int) -> ObjectFifo:
     """Column-major B tiles for core column `col`: [n/t][k/s][t][s] in L1, the mirror of A."""
     (_, _, n), (_, _, t) = o.tile, mmul(o.generation, o.a_dtype)
-    cores = [out.tile(col, FIRST_CORE_ROW + row) for row in range(ROWS)]
+    cores = [out.tile(col, FIRST_CORE_ROW + row) for row in range(o.rows)]
     outer, inner = _along_k(out, o, ("B", col), col, cores, (n, t), o.b_dtype, 1)
     out.forward(outer, inner)
     return inner
@@ -185,7 +185,7 @@ def _feed_kept(out: Design, o: DesignPoint) -> tuple[list[ObjectFifo], list[Obje
     rows, columns = [], []
     for i in range(ROWS):
         of_row = [out.tile(c, FIRST_CORE_ROW + i) for c in range(out.columns)]
-        of_column = [out.tile(i, FIRST_CORE_ROW + row) for row in range(ROWS)]
+        of_column = [out.tile(i, FIRST_CORE_ROW + row) for row in range(o.rows)]
         a = _along_k(out, o, ("A", i), i, of_row, (m, r), o.a_dtype, 0)
         b = _along_k(out, o, ("B", i), i, of_column, (n, t), o.b_dtype, 1)
         out.store((a, b), sides)
@@ -276,7 +276,7 @@ def _feed_b_row(out: Design, o: DesignPoint, col: int) -> ObjectFifo:
         f"B2_{col}", out.tile(col, 0), memtile, (o.b_rows, n), o.a_dtype,
         depth=o.l2_buffers, port=f"B{col}", producer_channel=1,
     )  # fmt: skip
-    cores = [out.tile(col, FIRST_CORE_ROW + row) for row in range(ROWS)]
+    cores = [out.tile(col, FIRST_CORE_ROW + row) for row in range(o.rows)]
     blocks = [(o.b_rows // s, s * n), (n // t, t), (s, n), (t, 1)]
     inner = out.fifo(
         f"B1_{col}", memtile, cores, (k, n), o.a_dtype, depth=o.input_buffers[1],
@@ -303,7 +303,7 @@ def _feed_b_pair(out: Design, o: DesignPoint, col: int) -> list[ObjectFifo]:
     tiles = [
         out.fifo(
             f"B1_{column}", memtile,
-            [out.tile(column, FIRST_CORE_ROW + row) for row in range(ROWS)], (k, n), o.a_dtype,
+            [out.tile(column, FIRST_CORE_ROW + row) for row in range(o.rows)], (k, n), o.a_dtype,
             depth=o.input_buffers[1], to_stream=blocks, producer_channel=side,
             consumer_channel=1,
         )
@@ -324,11 +324,11 @@ def _drain_c(out: Design, o: DesignPoint, col: int) -> list[ObjectFifo]:
             depth=max(1, o.c_buffers),
             producer_type=stored(o.sum_dtype, m, n) if o.c_buffers == 0 else (dtype, shape),
         )
-        for row in range(ROWS)
+        for row in range(o.rows)
     ]  # fmt: skip
     rows = [] if o.c_dtype == BFP16 else [(m // r, r * n), (r, t), (n // t, r * t), (t, 1)]
     joined = out.fifo(
-        f"C2_{col}", memtile, out.tile(col, 0), stored(o.c_dtype, ROWS * m, n)[1], dtype,
+        f"C2_{col}", memtile, out.tile(col, 0), stored(o.c_dtype, o.rows * m, n)[1], dtype,
         depth=o.c_l2_buffers, to_stream=rows, port=f"C{col}", consumer_channel=0,
         producer_channel=2 if o.keeps else None,
     )  # fmt: skip

@@ -26,10 +26,12 @@ from .gemm_point import (
     PAIRS,
     PIPELINED_K,
     PIPELINED_TILE,
+    ROWS,
     DesignPoint,
     Tile3,
     mmul,
 )
+from .hardware import device_columns
 
 SQUARE = ("npu1", "bfloat16", "float32", "col")  # generation, input, sums, layout of B
 
@@ -81,6 +83,9 @@ class Choices(TypedDict, total=False):
     keeps: bool
     """With square: memtiles keep an A of up to 12 objects of k_mt, or a B of 3, which they send for
     every column, or row, of blocks of C; such a design can only be simulated."""
+    cores: tuple[int, int] | None
+    """Rows and columns of cores that compute, the lower left ones; default: all of the array. A few
+    are what a host that emulates the array computes small products fastest with."""
     a_parts: int
     """Row parts in which an A tile reaches the core, one kernel call each (default 1): the core
     buffers m / a_parts rows of A and keeps B and C whole (asymmetric tile buffering)."""
@@ -106,6 +111,7 @@ def design_point(
     b_dtype: str | None = None,
     square: bool = False,
     keeps: bool = False,
+    cores: tuple[int, int] | None = None,
 ) -> DesignPoint:
     """The checked design point of a GEMM; see `Choices` and `design`."""
     b_dtype = a_dtype if b_dtype is None else b_dtype
@@ -177,10 +183,13 @@ def design_point(
             f"[gemm] b_l2_tiles = {b_l2_tiles} with B {b_layout}-major and k_mt = {depth}: it is "
             f"for a row-major B and k_mt a multiple of {b_l2_tiles} tiles of k = {k}"
         )
+    rows, columns = _cores(generation, cores)
+    if (square or b_pairs) and (rows, columns) != _cores(generation, None):
+        raise DesignError(f"[gemm] cores = {cores} with square or b_pairs: those use all of them")
     out = DesignPoint(
         generation, a_dtype, c_dtype, (m, k, n), depth, b_layout, c_buffers, c_l2_buffers,
         accumulate, bf16, kernel, a_parts, bool(b_pairs), l2_buffers, b_l2_tiles, b_dtype,
-        bool(square), bool(keeps),
+        bool(square), bool(keeps), rows, columns,
     )  # fmt: skip
     if keeps and not square:
         raise DesignError("[gemm] keeps without square: only that design keeps operands")
@@ -198,6 +207,19 @@ def design_point(
     gemm_limits.check_core(out, "gemm")
     gemm_limits.check_shim(out, "gemm")
     return out
+
+
+def _cores(generation: str, cores: object) -> tuple[int, int]:
+    """(rows, columns) that compute."""
+    most = ROWS, device_columns(generation)
+    if cores is None:
+        return most
+    if not isinstance(cores, (tuple, list)) or len(cores) != 2:
+        raise DesignError(f"[gemm] cores is {cores!r}; it must be (rows, columns)")
+    rows, columns = (_whole("cores", count) for count in cores)
+    if not (1 <= rows <= most[0] and 1 <= columns <= most[1]):
+        raise DesignError(f"[gemm] cores = {cores!r}: {generation} has {most[0]} x {most[1]}")
+    return rows, columns
 
 
 def default_tile(a_dtype: str, kernel: str = "published") -> Tile3:

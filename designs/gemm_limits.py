@@ -59,7 +59,7 @@ def memtile_buffers(p: DesignPoint) -> tuple[Any, Any, Any]:
     return (
         bytes_of(p.a_dtype, m * p.k_mt),
         bytes_of(p.b_dtype, b_depth * p.b_panel),
-        bytes_of(p.c_dtype, ROWS * m * n),
+        bytes_of(p.c_dtype, p.rows * m * n),
     )
 
 
@@ -69,7 +69,7 @@ def memtile_bytes(p: DesignPoint) -> Any:
     if p.keeps:  # slots for either
         return ROWS * ((max(KEPT) + kept_ring(p)) * a + p.c_l2_buffers * c)
     b_memtiles = p.columns // (2 if p.b_pairs else 1)
-    return p.l2_buffers * (ROWS * a + b_memtiles * b) + p.columns * p.c_l2_buffers * c
+    return p.l2_buffers * (p.rows * a + b_memtiles * b) + p.columns * p.c_l2_buffers * c
 
 
 def kept_ring(p: DesignPoint) -> int:
@@ -94,7 +94,7 @@ def fits_memtiles(p: DesignPoint) -> Any:
 
     npu1: every memtile has A, B and C. npu2: only the even ones have A, and may place whole A or B
     buffers in the odd memtile beside them (largest first, as the lowering does). With b_pairs the
-    odd ones have all of B.
+    odd ones have all of B. A part of the array: as npu1, though neighbours may have room.
     """
     size, count = memtile_memory(), p.l2_buffers
     if p.keeps:
@@ -108,7 +108,7 @@ def fits_memtiles(p: DesignPoint) -> Any:
             over, room = over - moves * a, room - moves * a
         return (over <= 0) & (room >= 0)
     over = count * a + fixed - size
-    if p.columns == ROWS:
+    if p.columns == ROWS or not p.whole:
         return over <= 0
     room = size - fixed
     difference = abs(a - b)  # without NumPy, which the package's build need not have

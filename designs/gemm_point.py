@@ -106,9 +106,12 @@ class DesignPoint:
     b_dtype: str = ""  # empty: A's
     square: bool = False  # operands are also read across their rows
     keeps: bool = False  # memtiles keep an operand that they send again and again
+    rows: int = ROWS  # of cores that compute
+    columns: int = 0  # of cores that compute; 0: all
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "b_dtype", self.b_dtype or self.a_dtype)
+        object.__setattr__(self, "columns", self.columns or device_columns(self.generation))
 
     @property
     def blocks(self) -> bool:
@@ -169,24 +172,27 @@ class DesignPoint:
         return 1 if a else 2, 1 if b else 2
 
     @property
+    def whole(self) -> bool:
+        """Whether all cores of the array compute."""
+        return (self.rows, self.columns) == (ROWS, device_columns(self.generation))
+
+    @property
     def has_shift(self) -> bool:
         return self.narrows and self.wide_dtype == "int32"
 
     @property
     def text(self) -> str:
         """Name and tile, for people."""
-        return f"{self.name} tile {'x'.join(map(str, self.tile))} k_mt {self.k_mt}"
+        cores = "" if self.whole else f" on {self.rows}x{self.columns} cores"
+        return f"{self.name} tile {'x'.join(map(str, self.tile))} k_mt {self.k_mt}{cores}"
 
     @property
     def key(self) -> str:
         """A short text that no other design point of the package has: its file's name."""
         tile = "x".join(map(str, self.tile))
         buffers = f"c{self.c_buffers}{self.c_l2_buffers}-l{self.l2_buffers}{self.b_l2_tiles}"
-        return f"{self.generation}-{self.name}-{tile}-{self.k_mt}-{buffers}"
-
-    @property
-    def columns(self) -> int:
-        return device_columns(self.generation)
+        cores = "" if self.whole else f"-{self.rows}x{self.columns}"
+        return f"{self.generation}-{self.name}-{tile}-{self.k_mt}-{buffers}{cores}"
 
     @property
     def a_bytes(self) -> int | float:
@@ -203,9 +209,9 @@ class DesignPoint:
 
     @property
     def native(self) -> Tile3:
-        """What the whole array computes in one output round; sizes are padded to multiples."""
+        """What all cores compute in one output round; sizes are padded to multiples."""
         m, _, n = self.tile
-        return ROWS * m, self.k_mt, self.columns * n
+        return self.rows * m, self.k_mt, self.columns * n
 
     @property
     def granularity(self) -> Tile3:

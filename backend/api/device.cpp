@@ -32,6 +32,7 @@ bool bfp16_of(std::string word, arch::Generation generation) {
 
 ops::DesignPreference preference_of(const npu_device_options& options, const DeviceInfo& info) {
   ops::DesignPreference out;
+  out.emulated = info.emulated;
   const std::string designs = word_of(options.designs, "NPU_DESIGNS");
   out.for_array =
       designs.empty() ? !info.emulated : second_word(designs, "designs", "host", "array");

@@ -33,6 +33,7 @@ from npu.errors import DeviceError, GenerationError, MissingXrtError, NpuError
 if TYPE_CHECKING:
     from npu.designs.gemm import DesignPoint
     from npu.device_contract import DeviceBackend
+    from npu.ops.gemm_designs import Offered
     from npu.ops.gemm_product import GemmRun, Product
 
 DEFAULT_DEVICE = "emu:npu2"
@@ -109,6 +110,7 @@ class Device:
         self.machine, self.kernels = machine, kernels  # of predictions; None: the defaults
         self._constants = _prediction_constants(self.generation, machine, kernels)
         self._designs: Any = None
+        self.plans: dict[Any, Any] = {}  # of products that were run before (npu/ops/gemm_plans.py)
         self._operations: dict[tuple[str, Any], Any] = {}  # (name, choices) -> handle
         # What others attach, shared with copies of this object: operations by number, counters of
         # those that are gone, and of those that were counted.
@@ -204,13 +206,26 @@ class Device:
     def choose_gemms(self, *products: Product) -> list[Any]:
         """The same for products that follow each other."""
         designs = self.designs
-        runs: list[GemmRun] = []
+        return self.choose_offered(*(designs.offered(product) for product in products))
+
+    def choose_offered(self, *products: Offered) -> list[Any]:
+        """The same for products whose candidates are known."""
+        designs = self.designs
+        numbers: list[int] = []
         with self._choosing:
+            loads = self.handle.counters()["configuration_loads"]
             for product in products:
-                loads = self.handle.counters()["configuration_loads"]
-                loads += sum(run.load_seconds > 0 for run in runs)  # which are still to come
-                runs.append(designs.choose(product, lambda loads=loads: loads))
-        return [self.gemm_of(run.options) for run in runs]
+                number, load = designs.choose(product, loads)
+                loads += load > 0  # which is still to come
+                numbers.append(number)
+        return [
+            product.opened.get(number) or self._open_offered(product, number)
+            for product, number in zip(products, numbers, strict=True)
+        ]
+
+    def _open_offered(self, product: Offered, number: int) -> Any:
+        gemm = product.opened[number] = self.gemm_of(product.designs[number])
+        return gemm
 
     @property
     def last_gemm(self) -> GemmRun | None:
@@ -372,6 +387,10 @@ _Word = str | None
 _Choices = tuple[str, _Word, _Word, _Word, _Word, _Word, _Word]
 _open_devices: dict[_Choices, Device] = {}
 _open_lock = threading.Lock()
+# What chooses the default device; and that device, with the version of these that it was opened by.
+_CHOICES = ("DEVICE", "ARITHMETIC", "BF16", "KERNEL", "DESIGNS", "MACHINE", "KERNELS")
+_environment = _npu.host.Environment([f"NPU_{word}" for word in _CHOICES])
+_opened_default: tuple[int, Device] | None = None
 _selected: contextvars.ContextVar[Device | None] = contextvars.ContextVar(
     "npu_device", default=None
 )
@@ -462,9 +481,19 @@ def current_device(choice: str | Device | None = None) -> Device:
     if choice is not None:
         return open_device(choice)
     selected = _selected.get()
-    if selected is not None:
-        return selected
-    return open_device(default_device().name)
+    return _open_default() if selected is None else selected
+
+
+def _open_default() -> Device:
+    global _opened_default
+    version = _environment.version()
+    if _opened_default is not None:
+        known, opened = _opened_default
+        if known == version and opened in _open_devices.values():
+            return opened
+    opened = open_device(default_device().name)
+    _opened_default = version, opened
+    return opened
 
 
 @contextlib.contextmanager

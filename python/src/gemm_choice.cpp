@@ -21,7 +21,9 @@
 #include "bindings.h"
 #include "error.h"
 #include "gemm_point.h"
+#include "host/thread_pool.h"
 #include "ops/gemm/gemm_design.h"
+#include "ops/gemm/host_cost.h"
 #include "ops/gemm/matmul.h"
 #include "runtime/configuration_store.h"
 
@@ -47,6 +49,14 @@ double seconds(const nb::object& design, const Size& size, bool packed,
   return ops::gemm_seconds(timing, sized(design, size), packed);
 }
 
+double host_seconds(const nb::object& design, const Size& size) {
+  perf::GemmPoint point = gemm_point(design);
+  point.M = size[0];  // of any size, also of those that no memory holds
+  point.K = size[1];
+  point.N = size[2];
+  return ops::host_seconds(point, ThreadPool::shared_threads());
+}
+
 std::vector<std::pair<Size, int64_t>> blocks(const nb::object& design, const Size& size) {
   std::vector<std::pair<Size, int64_t>> out;
   for (const ops::GemmBlockCount& block : ops::count_blocks(sized(design, size))) {
@@ -64,7 +74,7 @@ ops::ElementType element_type(const std::string& name) {
 // What a folder of configurations offers for a product, as the library chooses from it.
 nb::list offered(const std::string& folder, const nb::object& product,
                  const std::string& generation, const std::string& prefers,
-                 const std::optional<std::string>& kernel) {
+                 const std::optional<std::string>& kernel, bool emulated) {
   const auto store = ConfigurationStore::open(folder);
   std::vector<ops::GemmDesign> designs;
   for (const ConfigurationUse& use : store->uses()) {
@@ -80,7 +90,7 @@ nb::list offered(const std::string& folder, const nb::object& product,
                            : layout == "blocks" ? ops::GemmLayout::kBlocks
                                                 : ops::GemmLayout::kPacked,
                            sums_named(word("accumulate")), word("bf16") == "bfp16"};
-  ops::DesignPreference preference{prefers == "array", {}};
+  ops::DesignPreference preference{prefers == "array", {}, emulated};
   if (kernel) preference.pipelined = *kernel == "pipelined";
   const Size size = nb::cast<Size>(product.attr("size"));
   nb::list out;
@@ -88,19 +98,28 @@ nb::list offered(const std::string& folder, const nb::object& product,
     perf::GemmPoint point = design->point;
     set_size(point, size[0], size[1], size[2]);
     const arch::Timing timing(design->generation, arch::TimingTable{});
-    out.append(nb::make_tuple(design->key, ops::gemm_seconds(timing, point, layout == "packed")));
+    const double expected = design->for_array
+                                ? ops::gemm_seconds(timing, point, layout == "packed")
+                                : ops::host_seconds(point, ThreadPool::shared_threads());
+    out.append(nb::make_tuple(design->key, expected));
   }
   return out;
 }
 
 // {key: seconds}, in the dictionary's order.
-std::vector<ops::Candidate> candidates_of(const nb::dict& seconds) {
-  std::vector<ops::Candidate> out;
+using Candidates = std::vector<ops::Candidate>;
+Candidates candidates_of(const nb::dict& seconds) {
+  Candidates out;
   for (const auto& [key, value] : seconds) {
     out.push_back({nb::cast<std::string>(key), nb::cast<double>(value)});
   }
   return out;
 }
+
+struct Offer {
+  explicit Offer(const nb::dict& seconds) : candidates(candidates_of(seconds)) {}
+  Candidates candidates;
+};
 
 }  // namespace
 
@@ -108,14 +127,17 @@ void init_gemm_choice(nb::module_& m) {
   nb::module_ sub = m.def_submodule("gemm_choice", "Which GEMM configuration computes a product.");
   sub.attr("HYSTERESIS") = ops::kHysteresis;
   sub.attr("PACKED_ROWS") = ops::Matmul::kPackedRows;
+  sub.attr("HOST_LOAD_SECONDS") = ops::kHostLoadSeconds;
   sub.def("blocks", &blocks, nb::arg("design"), nb::arg("size"),
           "Padded sizes of what single submissions compute of a product, and how often each "
           "occurs.");
   sub.def("seconds", &seconds, nb::arg("design"), nb::arg("size"), nb::arg("packed") = false,
           nb::arg("constants") = std::map<std::string, double>{},
           "Predicted time of all submissions of a product, dispatch included, no load.");
+  sub.def("host_seconds", &host_seconds, nb::arg("design"), nb::arg("size"),
+          "Expected time of a repeated product on the host of an emulated device, no load.");
   sub.def("offered", &offered, nb::arg("folder"), nb::arg("product"), nb::arg("generation"),
-          nb::arg("prefers"), nb::arg("kernel") = nb::none(),
+          nb::arg("prefers"), nb::arg("kernel") = nb::none(), nb::arg("emulated") = true,
           "(key, predicted seconds) of the designs in a folder of configurations that may compute "
           "a product.");
   nb::class_<ops::Ledger>(sub, "Ledger",
@@ -139,18 +161,20 @@ void init_gemm_choice(nb::module_& m) {
       },
       nb::arg("seconds"), nb::arg("ledger"), nb::arg("load_seconds"),
       "(candidate, whether it has to be loaded, reason, ledger after the call).");
+  nb::class_<Offer>(sub, "Offer", "The candidates for a product, {key: predicted seconds}.")
+      .def(nb::init<const nb::dict&>(), nb::arg("seconds"));
   nb::class_<ops::GemmChooser>(sub, "Chooser", "The choice of one device, with what it remembers.")
       .def(nb::init<double>(), nb::arg("load_seconds"))
       .def(
           "choose",
-          [](ops::GemmChooser& self, const nb::dict& seconds, uint64_t loads) {
-            const auto candidates = candidates_of(seconds);
-            const auto choice = self.choose(candidates, loads);
-            return nb::make_tuple(candidates[choice.candidate].key, choice.reason,
-                                  choice.predicted_seconds, choice.load_seconds);
+          [](ops::GemmChooser& self, const Offer& offer, uint64_t loads) {
+            const auto choice = self.choose(offer.candidates, loads);
+            return nb::make_tuple(choice.candidate, choice.reason, choice.predicted_seconds,
+                                  choice.load_seconds);
           },
-          nb::arg("seconds"), nb::arg("loads"),
-          "(candidate, reason, predicted seconds with the load, seconds of the load).");
+          nb::arg("offer"), nb::arg("loads"),
+          "(number of the candidate, reason, predicted seconds with the load, seconds of the "
+          "load).");
 }
 
 }  // namespace npu::python

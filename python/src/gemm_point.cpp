@@ -57,6 +57,8 @@ perf::GemmPoint gemm_point(const nb::object& design) {
   p.b_pairs = field<bool>(design, "b_pairs");
   p.pipelined = field<std::string>(design, "kernel") == "pipelined";
   p.a_parts = in_range(field<int64_t>(design, "a_parts"));
+  p.rows = field<int>(design, "rows");
+  p.columns = field<int>(design, "columns");
   const auto tile = field<std::array<int64_t, 3>>(design, "tile");
   set_tile(p, tile[0], tile[1], tile[2], field<int64_t>(design, "k_mt"),
            field<int64_t>(design, "c_buffers"));

@@ -1,9 +1,14 @@
 // npu._npu.host: host operations on float32 arrays; python/npu/ops/host.py checks and documents.
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <optional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "bindings.h"
@@ -34,6 +39,30 @@ ops::KvPages pages_of(const Pool& pool, const Table& table, int64_t kv_heads, in
   if (kv_heads <= 0 || head_dim <= 0) fail(ErrorKind::kShape, "[kv_cache] no heads or elements");
   return {{pool.data(), pool.size()}, {table.data(), table.size()}, kv_heads, head_dim};
 }
+
+// Environment variables, whose number of changes tells whether what was made of them still holds:
+// os.environ takes some 0.5 us for each.
+class Environment {
+ public:
+  explicit Environment(std::vector<std::string> names)
+      : names_(std::move(names)), values_(names_.size()) {}
+  // With the interpreter's lock, under which Python changes them.
+  uint64_t version() {
+    for (size_t i = 0; i < names_.size(); ++i) {
+      const char* value = std::getenv(names_[i].c_str());
+      const bool same = value != nullptr ? values_[i] == value : !values_[i].has_value();
+      if (same) continue;
+      values_[i] = value != nullptr ? std::optional<std::string>(value) : std::nullopt;
+      ++version_;
+    }
+    return version_;
+  }
+
+ private:
+  std::vector<std::string> names_;
+  std::vector<std::optional<std::string>> values_;
+  uint64_t version_ = 0;
+};
 
 void check(bool good, const char* function) {
   if (!good) fail(ErrorKind::kShape, "[%s] the shapes of the arrays do not match", function);
@@ -158,6 +187,9 @@ void init_host(nb::module_& m) {
                static_cast<int64_t>(out.shape(1)), out.data());
   });
   sub.def("threads", &ThreadPool::shared_threads);
+  nb::class_<Environment>(sub, "Environment", "Changes of environment variables.")
+      .def(nb::init<std::vector<std::string>>(), nb::arg("names"))
+      .def("version", &Environment::version, "A number that is larger after every change.");
   sub.def("set_threads", &ThreadPool::set_shared_threads);
   sub.def(
       "causal_softmax", [](const Output& scores, int64_t queries, int64_t shift, int64_t window) {

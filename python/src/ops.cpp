@@ -142,7 +142,8 @@ void init_ops(nb::module_& m) {
              const Output out = result_of(c, self, va.rows, vb.cols);
              check_apart(overlap(out, va), "gemm", "a");
              check_apart(overlap(out, vb), "gemm", "b");
-             return run_report([&] { return self.run(va, vb, bytes_of(out), shift); });
+             const nb::gil_scoped_release release;
+             self.run(va, vb, bytes_of(out), shift);
            })
       .def("run_packed",
            [](ops::Gemm& self, const Matrix& a, const std::string& a_type, const ops::PackedB& b,
@@ -150,7 +151,8 @@ void init_ops(nb::module_& m) {
              const ops::MatrixView va = view_of(a, a_type);
              const Output out = result_of(c, self, va.rows, b.n);
              check_apart(overlap(out, va), "gemm", "a");
-             return run_report([&] { return self.run(va, b, bytes_of(out), shift); });
+             const nb::gil_scoped_release release;
+             self.run(va, b, bytes_of(out), shift);
            })
       .def(
           "run_both",

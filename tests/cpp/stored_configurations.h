@@ -36,7 +36,7 @@ inline uint32_t plain_crc32(const std::string& bytes) {
 
 inline const std::string kSmallDesign =
     "a=bfloat16 c=float32 accumulate=wide bf16=native kernel=published tile=4x8x4 k_mt=8 "
-    "b_layout=row c_buffers=1 a_parts=1 b_pairs=0";
+    "b_layout=row c_buffers=1 a_parts=1 b_pairs=0 cores=2x2";
 
 // Deleted with its contents at the end.
 class StoredConfigurations {

@@ -48,6 +48,7 @@ Tile& Array::tile(int col, int row) {
          device_.name, device_.columns - 1, arch::kRows - 1);
   }
   found->aliases.flush_all();
+  left_by_.reset();  // whoever asks may change it
   return *found;
 }
 
@@ -302,6 +303,7 @@ void Array::start(const stream::Stream& stream, std::span<const Argument> buffer
     stream_ = &stream;
     return;
   }
+  left_by_.reset();
   try {
     begin_timing();
     if (recordings) begin_recording(stream, *recordings);

@@ -248,6 +248,7 @@ class Array {
   bool has_tokens() const;  // that no stream has waited for
   void end_recording();
   bool resume_replay(std::chrono::steady_clock::time_point begin);
+  void leave_state_of_replay();
   void take_buffers(std::span<const Argument> buffers);
   void drop_buffers();
   RunReport whole_report();
@@ -338,6 +339,12 @@ class Array {
   };
   std::vector<Loaded> loaded_;  // of that epoch
   uint64_t loaded_undecoded_ = 0;
+  // The replay that has left the array as it is, if nothing else has since, the distances of its
+  // address patches, and whether it is known to leave nothing for the next run: the same one again
+  // has no state to compare or put. replayed_: the one that runs.
+  std::weak_ptr<const Recording> left_by_, replayed_;
+  std::vector<int64_t> left_moved_;
+  bool left_nothing_ = false;
   // Streams or control packets have changed routes, pad values, or what cores run for good.
   bool reconfigured_ = false;
   std::unique_ptr<Replay> replay_;

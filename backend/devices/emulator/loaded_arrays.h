@@ -15,8 +15,9 @@ namespace npu::emulator {
 
 class LoadedArrays {
  public:
-  // Those of a model: its decoder, its prompts, products beside them.
-  static constexpr size_t kMost = 4;
+  // Those of a model, its decoder and its prompts, and of products beside them: small and large
+  // ones of several types. Each takes 6 MB.
+  static constexpr size_t kMost = 8;
 
   explicit LoadedArrays(const arch::Geometry& geometry);
 

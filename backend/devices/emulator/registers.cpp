@@ -100,6 +100,7 @@ bool Array::configures(arch::TileKind kind, uint32_t offset) const {
 }
 
 void Array::write_register(uint32_t address, uint32_t value) {
+  left_by_.reset();
   const int col = arch::address_col(address), row = arch::address_row(address);
   const uint32_t offset = arch::address_offset(address);
   Tile* target = find_tile(col, row);

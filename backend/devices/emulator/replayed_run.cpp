@@ -25,6 +25,7 @@ void Array::begin_epoch() {
   static std::atomic<uint64_t> all{0};
   epoch_ = ++all;
   epoch_runs_ = runs_;
+  left_by_.reset();
 }
 
 // Recorded runs begin and end without aliases, so that memories hold what they show.
@@ -32,6 +33,7 @@ bool Array::begin_replay(Recordings& recordings) {
   replay_ = nullptr;
   std::optional<Recordings::Found> found = recordings.find(*this, buffers_);
   if (!found) return false;
+  replayed_ = found->recording;
   replay_ = std::make_unique<Replay>(std::move(found->recording), buffers_, found->moved);
   return true;
 }
@@ -71,7 +73,11 @@ bool Array::find_rest() {
       keep_loaded();
     }
   }
-  return rest_ && !has_tokens() && rest_->leaves_nothing(*this);
+  if (!rest_ || has_tokens()) return false;
+  const bool unchanged = !left_by_.expired();
+  if (unchanged && left_nothing_) return true;
+  left_nothing_ = rest_->leaves_nothing(*this);
+  return left_nothing_;
 }
 
 // Channels and cores take what they take before any stream runs. Whether they leave all data alone.
@@ -123,6 +129,7 @@ bool Array::reload() {
 bool Array::return_to_rest() {
   if (!find_rest()) return false;
   for (auto& tile : tiles_) tile->aliases.flush_all();
+  left_by_.reset();
   rest_->install(*this);
   return true;
 }
@@ -179,6 +186,16 @@ void Array::end_recording() {
   recordings_->add(std::move(*run));
 }
 
+void Array::leave_state_of_replay() {
+  const std::shared_ptr<const Recording> left = left_by_.lock();
+  const std::span<const int64_t> moved = replay_->moved();
+  if (left.get() == &replay_->recording() && std::ranges::equal(left_moved_, moved)) return;
+  replay_->recording().end.install(*this, moved);
+  left_by_ = replayed_;
+  left_moved_.assign(moved.begin(), moved.end());
+  left_nothing_ = false;
+}
+
 // False when the deadline has passed.
 bool Array::resume_replay(std::chrono::steady_clock::time_point begin) {
   const auto pause = [this] {
@@ -198,9 +215,8 @@ bool Array::resume_replay(std::chrono::steady_clock::time_point begin) {
     abort();
     throw;
   }
-  const Recording& recording = replay_->recording();
-  recording.end.install(*this, replay_->moved());
-  report_ = recording.report;
+  leave_state_of_replay();
+  report_ = replay_->recording().report;
   report_.undecoded_writes = undecoded_since_configure_;
   report_.array_ns = static_cast<uint64_t>(array_time_.count());
   replay_ = nullptr;

@@ -381,8 +381,8 @@ Gemm::Planned Gemm::plan(const GemmProduct& product, Memory& memory) {
   if (const PackedB* packed = product.packed) {
     Operand operand_b;
     operand_b.packed = packed->ref();
-    GemmExtent extent{round_up(a.rows, tile_.native_m()), packed->padded_k, packed->padded_n,
-                      a.rows, packed->n};
+    GemmExtent extent{round_up(a.rows, tile_.native_m()), packed->padded_k,
+                      round_up(packed->n, tile_.native_n()), a.rows, packed->n};
     extent.shift = product.shift;
     return plan(place(a, false, memory.a), std::move(operand_b), extent, product.c, memory);
   }

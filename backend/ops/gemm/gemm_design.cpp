@@ -43,17 +43,28 @@ class Fields {
     return in_range(key, text(key), min, max);
   }
 
-  std::array<int64_t, 3> tile() const {
-    const std::string& value = text("tile");
-    std::array<int64_t, 3> out{};
+  // As 64x128x64.
+  template <size_t N>
+  std::array<int64_t, N> sizes(const char* key) const {
+    const std::string& value = text(key);
+    std::array<int64_t, N> out{};
     std::string_view rest = value;
-    for (size_t i = 0; i < out.size(); ++i) {
+    for (size_t i = 0; i < N; ++i) {
       const size_t end = rest.find('x');
-      if ((end == std::string_view::npos) != (i == 2)) bad("tile", value);
-      out[i] = in_range("tile", rest.substr(0, end), 1, kMaxTile);
-      rest.remove_prefix(i == 2 ? rest.size() : end + 1);
+      if ((end == std::string_view::npos) != (i == N - 1)) bad(key, value);
+      out[i] = in_range(key, rest.substr(0, end), 1, kMaxTile);
+      rest.remove_prefix(i == N - 1 ? rest.size() : end + 1);
     }
     return out;
+  }
+
+  // Rows and columns of cores that compute, where those are not all of the array.
+  void take_cores(perf::GemmPoint& point) const {
+    if (!use_.about.contains("cores")) return;
+    const auto [rows, columns] = sizes<2>("cores");
+    if (rows > point.rows || columns > point.columns) bad("cores", text("cores"));
+    point.rows = static_cast<int>(rows);
+    point.columns = static_cast<int>(columns);
   }
 
   ElementType element(const char* key) const {
@@ -107,11 +118,12 @@ GemmDesign GemmDesign::of(const ConfigurationUse& use) {
   p.pipelined = in.word("kernel", Words2{"published", "pipelined"}) == 1;
   p.a_parts = in.number("a_parts", 1, kMaxTile);
   p.c_buffers = static_cast<int>(in.number("c_buffers", 0, 2));
-  const auto tile = in.tile();
+  const auto tile = in.sizes<3>("tile");
   p.m = tile[0];
   p.k = tile[1];
   p.n = tile[2];
   p.k_mt = in.number("k_mt", 1, kMaxTile);
+  in.take_cores(p);
   return out;
 }
 

@@ -46,10 +46,11 @@ struct GemmTile {
 
   // Throws Error(kFormat) for parameters that are missing or describe no array.
   static GemmTile of(const Configuration& configuration);
-  // Whether B packed for the other one is packed for this: C's type and A's tiles do not matter.
+  // Whether B packed for the other one can be read with this: C's type and A's tiles do not
+  // matter, and of its panels there may be more than this one reads.
   bool packs_b_like(const GemmTile& other) const {
-    return k_mt == other.k_mt && b_panel() == other.b_panel() && native_n() == other.native_n() &&
-           b_columns == other.b_columns && columns == other.columns && b == other.b;
+    return k_mt == other.k_mt && b_panel() == other.b_panel() && n == other.n &&
+           other.native_n() % native_n() == 0 && b_columns == other.b_columns && b == other.b;
   }
   int64_t native_m() const { return m * rows; }
   int64_t native_k() const { return k_mt; }

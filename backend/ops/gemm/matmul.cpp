@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "arch/geometry.h"
 #include "error.h"
+#include "host/thread_pool.h"
+#include "ops/gemm/host_cost.h"
 
 namespace npu::ops {
 
@@ -29,7 +32,8 @@ void check_same(const GemmDesign& design, const Gemm& gemm) {
   const GemmTile tile = GemmTile::of(gemm.configuration()), said = tile_of(design.point);
   const bool same_tile = tile.m == said.m && tile.k == said.k && tile.n == said.n &&
                          tile.k_mt == said.k_mt && tile.b_columns == said.b_columns &&
-                         tile.b_pairs == said.b_pairs;
+                         tile.b_pairs == said.b_pairs && tile.rows == said.rows &&
+                         tile.columns == said.columns;
   if (gemm.configuration().generation != design.generation || !same_tile ||
       gemm.input_type() != design.kind.a || gemm.b_type() != design.kind.b() ||
       gemm.output_type() != design.kind.c) {
@@ -40,6 +44,12 @@ void check_same(const GemmDesign& design, const Gemm& gemm) {
   }
 }
 
+// Whether all cores compute.
+bool whole(const GemmDesign& design) {
+  return design.point.rows == arch::kCoreRows &&
+         design.point.columns == arch::device_geometry(design.generation).columns;
+}
+
 }  // namespace
 
 std::vector<const GemmDesign*> candidates(std::span<const GemmDesign> designs, const GemmKind& kind,
@@ -48,9 +58,10 @@ std::vector<const GemmDesign*> candidates(std::span<const GemmDesign> designs, c
   std::vector<const GemmDesign*> all, preferred;
   for (const GemmDesign& design : designs) {
     if (design.kind != kind || design.for_array != preference.for_array) continue;
+    if (!design.for_array && !preference.emulated && !whole(design)) continue;
     if (packed_for != nullptr && !tile_of(design.point).packs_b_like(*packed_for)) continue;
     all.push_back(&design);
-    // There is one design for the host of each kind of kernel.
+    // Those for the host are of one kind of kernel, published ones unless others are asked for.
     const bool any = preference.for_array && !preference.pipelined;
     if (any || design.point.pipelined == preference.pipelined.value_or(false)) {
       preferred.push_back(&design);
@@ -70,7 +81,7 @@ Matmul::Matmul(std::shared_ptr<SharedDevice> device,
       store_(std::move(store)),
       preference_(preference),
       timing_(generation_of(*device_), table),
-      chooser_(load_seconds(timing_.generation, table)) {
+      chooser_(preference.for_array ? load_seconds(timing_.generation, table) : kHostLoadSeconds) {
   for (const ConfigurationUse& use : store_->uses()) {
     if (use.operation == "gemm" && use.generation == timing_.generation) {
       designs_.push_back(GemmDesign::of(use));
@@ -131,9 +142,10 @@ PackedMatrix Matmul::pack(const MatrixView& b, bool bfp16) {
   const auto found = designs_for(b.type, b.type, floats ? ElementType::kF32 : ElementType::kI32,
                                  GemmLayout::kPacked, {false, bfp16, 0});
   const Size size{kPackedRows, b.rows, b.cols, true};
-  const auto* best = *std::min_element(found.begin(), found.end(), [&](auto* x, auto* y) {
-    return seconds(*x, size) < seconds(*y, size);
-  });
+  // For the host the default design, whose copies the other one reads, too.
+  const auto least = [&](auto* x, auto* y) { return seconds(*x, size) < seconds(*y, size); };
+  const auto* best =
+      preference_.for_array ? *std::ranges::min_element(found, least) : found.front();
   Gemm* gemm = nullptr;
   {
     const std::lock_guard guard(mutex_);
@@ -147,7 +159,8 @@ double Matmul::seconds(const GemmDesign& design, const Size& size) const {
   point.M = size.m;
   point.K = size.k;
   point.N = size.n;
-  return gemm_seconds(timing_, point, size.packed);
+  return design.for_array ? gemm_seconds(timing_, point, size.packed)
+                          : host_seconds(point, ThreadPool::shared_threads());
 }
 
 Gemm& Matmul::choose(const std::vector<const GemmDesign*>& found, const Size& size,

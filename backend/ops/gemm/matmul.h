@@ -23,6 +23,7 @@ namespace npu::ops {
 struct DesignPreference {
   bool for_array = false;         // see GemmDesign::for_array
   std::optional<bool> pipelined;  // only designs with such kernels, where there are any
+  bool emulated = true;  // false: none for the host on a part of the array, as that computes
 };
 
 // The designs that may run a product, the first wins where several are equally fast. None if
@@ -71,7 +72,8 @@ class Matmul {
   MatmulReport run(const MatrixView& a, const PackedMatrix& b, std::byte* c, ElementType c_type,
                    const MatmulOptions& options);
   // In the layout of the design that is the fastest for kPackedRows rows of A and results of 32
-  // bits; the choice for a product is among those that share it.
+  // bits, for the host in that of the default design; the choice for a product is among those that
+  // share it.
   PackedMatrix pack(const MatrixView& b, bool bfp16);
   static constexpr int64_t kPackedRows = 512;  // a prompt
   const std::shared_ptr<SharedDevice>& device() const { return device_; }

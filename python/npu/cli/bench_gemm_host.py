@@ -1,6 +1,6 @@
 """`npu bench gemm --host`: host time of npu.matmul beside numpy.matmul in float32 and, where torch
 is installed, torch.matmul in bfloat16; alternating in one run, on the same number of threads, with
-a pause before every call.
+a pause before every call, or before several of a small size.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ _DTYPES = ("bfloat16", "int8")
 # Worker threads of OpenBLAS poll for some 100 ms after a call, torch's for milliseconds, and they
 # take a CPU from what runs next: every call is timed after a pause in which they go to sleep.
 _PAUSE_MS = 200
+# After it the CPU's caches are others'. Small products are timed as many in a row as are so many
+# multiplications.
+_LEAST_MULTIPLICATIONS, _MOST_CALLS = 1 << 24, 100
 # Bytes per element of A and B: bfloat16, float32, torch's, a float32 that is converted, the packed
 # copy of the device; and of C: a float32 or int32 result of each library.
 _INPUT_BYTES, _RESULT_BYTES = 2 + 4 + 2 + 4 + 2, 12
@@ -128,6 +131,7 @@ class _Measurement:
 
         self.size = m, k, n = size
         self.device = device
+        self.in_a_row = min(max(1, _LEAST_MULTIPLICATIONS // (m * k * n)), _MOST_CALLS)
         rng = np.random.default_rng(0)
         a: Any
         b: Any
@@ -149,23 +153,25 @@ class _Measurement:
             self.calls["torch_bfloat16"] = lambda: torch.matmul(ta, tb)
 
     def run(self, repeats: int) -> dict[str, Any]:
-        """Seconds of every call in each round; the first round is not counted."""
+        """Seconds of a call in each round; the first round, of one, is not counted."""
         import npu
 
         taken: dict[str, list[float]] = {name: [] for name in self.calls}
         snapshots = [npu.stats()]
         for repeat in range(repeats + 1):
             for name, call in self.calls.items():
+                count = self.in_a_row if repeat else 1
                 time.sleep(_PAUSE_MS / 1e3)
                 begin = time.perf_counter()
-                call()
+                for _ in range(count):
+                    call()
                 if repeat:
-                    taken[name].append(time.perf_counter() - begin)
+                    taken[name].append((time.perf_counter() - begin) / count)
             if repeat == 0:
                 snapshots.append(npu.stats())
         snapshots.append(npu.stats())
         m, k, n = self.size
-        row: dict[str, Any] = {"size": list(self.size)}
+        row: dict[str, Any] = {"size": list(self.size), "calls_in_a_row": self.in_a_row}
         for name, values in taken.items():
             row[f"{name}_ms"] = common.spread([1e3 * value for value in values])
         row["gflops"] = common.spread([2e-9 * m * k * n / value for value in taken["npu"]])
@@ -225,7 +231,8 @@ def _print_table(
     )
     for row in rows:
         cells = [
-            "{median:.2f} [{min:.2f}, {max:.2f}]".format(**row[f"{name}_ms"]) for name in names
+            "{} [{}, {}]".format(*(_ms(row[f"{name}_ms"][x]) for x in ("median", "min", "max")))
+            for name in names
         ]
         size = "x".join(str(value) for value in row["size"])
         line = f"{size:>16}  " + "  ".join(f"{cell:>24}" for cell in cells)
@@ -238,7 +245,8 @@ def _print_table(
         "above 1 the emulated NPU is faster"
     )
     for row in rows:
-        print(f"{'x'.join(str(value) for value in row['size'])} ran as {row['design']}")
+        several = f" ({row['calls_in_a_row']} in a row)" if row["calls_in_a_row"] > 1 else ""
+        print(f"{'x'.join(str(value) for value in row['size'])}{several} ran as {row['design']}")
     _print_streams(rows)
     _print_stats(rows)
 
@@ -264,6 +272,10 @@ def _print_stats(rows: list[dict[str, Any]]) -> None:
         for key, when in (("stats_first", "first call"), ("stats_repeats", "repeats")):
             found = [f"{name} {_number(value)}" for name, value in row[key].items() if value]
             print(f"npu.stats() of {size}, {when}: {', '.join(found) or 'nothing'}")
+
+
+def _ms(value: float) -> str:
+    return f"{value:.4f}" if value < 0.1 else f"{value:.2f}"
 
 
 def _number(value: float) -> str:

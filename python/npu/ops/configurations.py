@@ -48,6 +48,11 @@ class Use:
     def file(self) -> str:
         return f"{self.key}.config"
 
+    @property
+    def for_emulation(self) -> bool:
+        """Whether only emulated devices use it: a GEMM on a part of the array."""
+        return "cores" in dict(self.about)
+
 
 def uses() -> Iterator[Use]:
     """Every use of every configuration, in an order that depends on nothing but the designs."""
@@ -110,6 +115,8 @@ def _gemm_use(o: gemm.DesignPoint, prefers: str, layout: str) -> Use:
         "tile": "x".join(map(str, o.tile)), "k_mt": str(o.k_mt), "b_layout": o.b_layout,
         "c_buffers": str(o.c_buffers), "a_parts": str(o.a_parts), "b_pairs": str(int(o.b_pairs)),
     }  # fmt: skip
+    if not o.whole:
+        about["cores"] = f"{o.rows}x{o.columns}"
     return Use(
         "gemm", o.generation, o.key, tuple(about.items()), lambda: gemm.configuration_of(o),
         lambda: gemm.design_of(o),

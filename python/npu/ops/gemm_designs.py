@@ -1,8 +1,10 @@
 """Which GEMM configuration a device runs a product with, and what ran last.
 
 A device prefers either "array" designs, the fastest on the NPU (npu.designs.gemm_catalogue, chosen
-by the closed form and the policy of backend/ops/gemm/gemm_choice.h), or "host" designs, the
-package's default tile per element type, which the emulator computes fastest on this machine.
+by the closed form and the policy of backend/ops/gemm/gemm_choice.h), or "host" designs, which the
+emulator computes fastest on this machine: the package's default tile per element type on all cores
+or, for small products, on one or four, chosen by the same policy with the host's time
+(backend/ops/gemm/host_cost.h). Kernels compute the same tiles with both, to the same bits.
 Emulated devices prefer "host" unless asked otherwise: nobody who multiplies on them waits for the
 NPU. Products of layers in training (Product.layer) have a configuration of their own on either, at
 most 1.8 times as slow in the emulator. Programs in C++ choose the same way
@@ -13,7 +15,8 @@ that none of them shares, Python lowers one.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import functools
+from typing import Any
 
 from npu import _npu
 from npu.designs import gemm, gemm_catalogue
@@ -23,6 +26,7 @@ from npu.ops import gemm_estimate
 from npu.ops.gemm_product import GemmRun, Product
 
 PACKED_ROWS = _npu.gemm_choice.PACKED_ROWS  # of A that packed copies are laid out for: a prompt
+_SMALL = ((1, 1), (1, 4))  # rows and columns of cores for small products on emulated devices
 _SHARED_ROWS = (64, 32, 16)  # tile m, of configurations made for the layout of a packed copy
 
 
@@ -34,14 +38,16 @@ def candidates(
     simulated: bool = True,
 ) -> tuple[gemm.DesignPoint, ...]:
     """The configurations that may run a product. kernel: only those with it, where there are any.
-    simulated: those that mlir-aie has no form for, too.
+    simulated: those that mlir-aie has no form for, too, and those that only an emulated array
+    computes fast.
 
     Raises DesignError for a product that no design computes.
     """
     if product.layer and _has_square(generation, product):
         return (_square_design(generation, product, simulated),)
     if prefers == "host":
-        return (_host_design(generation, product, kernel),)
+        default = _host_design(generation, product, kernel)
+        return _host_designs(product, default, simulated)
     found = gemm_catalogue.candidates(
         generation, product.a_dtype, product.c_dtype, product.layout,
         accumulate=product.accumulate, bf16=product.bf16,
@@ -93,8 +99,16 @@ def first_choice(
 ) -> gemm.DesignPoint:
     """What runs a product when nothing is loaded, and stays as long as only it is called."""
     found = candidates(generation, prefers, product, kernel)
-    packed = product.layout == "packed"
-    return min(found, key=lambda o: gemm_estimate.seconds(o, product.size, packed, constants))
+    return min(found, key=lambda o: _seconds(o, prefers, product, constants))
+
+
+def _seconds(
+    o: gemm.DesignPoint, prefers: str, product: Product, constants: gemm_estimate.Constants
+) -> float:
+    """What a product is expected to take of the time that the device prefers."""
+    if prefers == "host":
+        return gemm_estimate.host_seconds(o, product.size)
+    return gemm_estimate.seconds(o, product.size, product.layout == "packed", constants)
 
 
 def packs_alike(a: gemm.DesignPoint, b: gemm.DesignPoint) -> bool:
@@ -110,13 +124,36 @@ def _host_design(generation: str, product: Product, kernel: str | None) -> gemm.
             accumulate=product.accumulate,
         )  # fmt: skip
     there = gemm.kernel_exists(generation, product.a_dtype, kernel or "published", product.bf16)
-    design = gemm.design_point(
+    return gemm.design_point(
         generation, product.a_dtype, product.c_dtype,
         b_layout="col" if product.layout == "col" else "row", accumulate=product.accumulate,
         bf16=product.bf16, kernel=(kernel or "published") if there else "published",
     )  # fmt: skip
+
+
+def _host_designs(
+    product: Product, default: gemm.DesignPoint, emulated: bool
+) -> tuple[gemm.DesignPoint, ...]:
+    """That one and, where it is of published kernels, its tile on one core and on a row of four: as
+    the only one in an object of a memtile, which pads K the least, and in objects as packed copies
+    of B have them, so that rows and packed copies in turn need not change the configuration. Not
+    for narrow sums, as steps of padding change these where they saturate."""
     like = product.packed_for
-    return design if like is None or packs_alike(design, like) else _sharing(like, product)
+    if like is not None and not packs_alike(default, like):
+        return (_sharing(like, product),)
+    if not emulated or default.kernel != "published" or product.accumulate != "wide":
+        return (default,)
+    depths = {"row": (default.tile[1], default.k_mt), "col": (default.tile[1],)}
+    same_tile = functools.partial(
+        gemm.design_point, default.generation, default.a_dtype, default.c_dtype, tile=default.tile,
+        b_layout=default.b_layout, bf16=default.bf16,
+    )  # fmt: skip
+    small = [
+        same_tile(k_mt=depth, cores=cores)
+        for depth in depths.get(product.layout, (default.k_mt,))
+        for cores in _SMALL
+    ]
+    return default, *small
 
 
 def _sharing(like: gemm.DesignPoint, product: Product) -> gemm.DesignPoint:
@@ -140,6 +177,24 @@ def _sharing(like: gemm.DesignPoint, product: Product) -> gemm.DesignPoint:
     )
 
 
+_MOST_OFFERED = 4096  # products whose candidates a device remembers
+
+
+class Offered:
+    """The candidates for a product, what each is expected to take, and those that were opened on
+    the device, by their numbers."""
+
+    __slots__ = ("designs", "offer", "opened", "product")
+
+    def __init__(
+        self, product: Product, designs: tuple[gemm.DesignPoint, ...], seconds: list[float]
+    ) -> None:
+        self.product, self.designs = product, designs
+        of_keys = dict(zip((o.key for o in designs), seconds, strict=True))
+        self.offer = _npu.gemm_choice.Offer(of_keys)  # as the chooser takes it
+        self.opened: dict[int, Any] = {}
+
+
 class GemmDesigns:
     """The choice of one device, with what it remembers between calls. constants: what predictions
     rest on (gemm_estimate.constants_of). simulated: see `candidates`."""
@@ -154,34 +209,55 @@ class GemmDesigns:
     ) -> None:
         self.generation, self.prefers, self.kernel = generation, prefers, kernel
         self.constants, self.simulated = constants, simulated
-        self.last: GemmRun | None = None
-        self._chooser = _npu.gemm_choice.Chooser(gemm_estimate.load_seconds(generation, constants))
-        self._known: dict[Product, dict[str, gemm.DesignPoint]] = {}  # by key
+        self._last: tuple[Product, gemm.DesignPoint, str, float, float] | None = None
+        self._chooser = _npu.gemm_choice.Chooser(
+            gemm_estimate.HOST_LOAD_SECONDS
+            if prefers == "host"
+            else gemm_estimate.load_seconds(generation, constants)
+        )
+        self._known: dict[Product, tuple[gemm.DesignPoint, ...]] = {}
+        self._offered: dict[Product, Offered] = {}
 
-    def choose(self, product: Product, loads: Callable[[], int]) -> GemmRun:
-        """The configuration for one call, which counts it. loads: the device's count of loads."""
+    @property
+    def last(self) -> GemmRun | None:
+        """What the last product ran as."""
+        if self._last is None:
+            return None
+        product, design, *about = self._last
+        return GemmRun(product, design, self.prefers, *about)  # type: ignore[arg-type]
+
+    def offered(self, product: Product) -> Offered:
+        """What may run a product, for any number of calls."""
+        known = self._offered.get(product)
+        if known is not None:
+            return known
         family = dataclasses.replace(product, size=(1, 1, 1))
-        if family not in self._known:
-            designs = candidates(
-                self.generation, self.prefers, family, self.kernel, self.simulated
-            )  # fmt: skip
-            self._known[family] = {o.key: o for o in designs}
-        found = self._known[family]
-        packed = product.layout == "packed"
-        seconds = {
-            key: gemm_estimate.seconds(o, product.size, packed, self.constants)
-            if len(found) > 1
-            else 0.0
-            for key, o in found.items()
-        }
-        key, reason, predicted, load = self._chooser.choose(seconds, loads())
-        self.last = GemmRun(product, found[key], self.prefers, reason, predicted, load)
-        return self.last
+        found = self._known.get(family)
+        if found is None:
+            found = candidates(self.generation, self.prefers, family, self.kernel, self.simulated)
+            self._known[family] = found
+        several = len(found) > 1
+        seconds = [
+            _seconds(o, self.prefers, product, self.constants) if several else 0.0 for o in found
+        ]
+        if len(self._offered) >= _MOST_OFFERED:
+            self._offered.clear()
+        return self._offered.setdefault(product, Offered(product, found, seconds))
+
+    def choose(self, offered: Offered, loads: int) -> tuple[int, float]:
+        """The number of the configuration for one call, which counts it, and the predicted seconds
+        of its load. loads: the device's count of loads."""
+        number, reason, predicted, load = self._chooser.choose(offered.offer, loads)
+        self._last = (offered.product, offered.designs[number], reason, predicted, load)
+        return number, load
 
     def for_packing(self, a_dtype: str, size: tuple[int, int], bf16: str) -> gemm.DesignPoint:
         """The configuration whose layout a packed B (K, N) gets: the fastest for PACKED_ROWS rows
-        of A and 32-bit results; the choice for a call then is among those that share it."""
+        of A and 32-bit results, for the host the default one; the choice for a call then is among
+        those that share it."""
         c_dtype = "float32" if a_dtype == "bfloat16" else "int32"
         whole = (PACKED_ROWS, *size)
         product = Product(a_dtype, c_dtype, whole, "packed", "wide", bf16)
+        if self.prefers == "host":
+            return _host_design(self.generation, product, self.kernel)
         return first_choice(self.generation, self.prefers, product, self.kernel, self.constants)

@@ -1,4 +1,5 @@
-"""What npu.matmul expects of a GEMM configuration before it runs: the closed form's seconds."""
+"""What npu.matmul expects of a GEMM configuration before it runs: the closed form's seconds, or
+those of a host that emulates the array."""
 
 from __future__ import annotations
 
@@ -19,6 +20,15 @@ def seconds(o: DesignPoint, size: Size, packed: bool = False, constants: Constan
     a machine and a profile of kernels.
     """
     return float(_npu.gemm_choice.seconds(o, size, packed, dict(constants)))
+
+
+def host_seconds(o: DesignPoint, size: Size) -> float:
+    """The expected time of a product that an emulated device repeats, no load, on as many threads
+    as the package uses now."""
+    return float(_npu.gemm_choice.host_seconds(o, size))
+
+
+HOST_LOAD_SECONDS: float = _npu.gemm_choice.HOST_LOAD_SECONDS  # of a configuration used before
 
 
 def load_seconds(generation: str, constants: Constants = ()) -> float:

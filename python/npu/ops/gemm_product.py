@@ -29,9 +29,10 @@ class GemmRun:
     """What a product ran as: ``npu.last_gemm()``.
 
     ``options`` is the configuration (its ``tile``, ``k_mt``, ``kernel``, ``c_buffers``);
-    ``predicted_seconds`` what the closed form expects of the NPU, ``load_seconds`` of it for
-    loading the configuration, 0 when it was loaded; ``reason`` why it was chosen. Where there is
-    one candidate nothing is predicted: both are 0.
+    ``predicted_seconds`` what the closed form expects of the NPU or, with ``prefers`` "host", what
+    this machine is roughly expected to take, ``load_seconds`` of it for loading the configuration,
+    0 when it was loaded; ``reason`` why it was chosen. Where there is one candidate nothing is
+    predicted: both are 0.
     """
 
     product: Product

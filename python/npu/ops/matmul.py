@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from npu.devices import Device, current_device
 from npu.errors import ArgumentError, DeviceError, DtypeError, ShapeError
 from npu.ops import bfp16 as block_floats
-from npu.ops import matmul_blocks
+from npu.ops import gemm_plans, matmul_blocks
 from npu.ops.arrays import BFLOAT16, FLOATS, as_array, check_out, typed_view, wanted_dtype
 from npu.ops.bfp16 import Bfp16Matrix
 from npu.ops.epilogue import Epilogue
@@ -55,6 +55,7 @@ class PackedMatrix:
         self.device = device
         self.bf16 = bf16  # how products with it are computed, unless matmul's bf16= says otherwise
         self.shape: tuple[int, int] = (handle.k, handle.n)
+        self.of_plans = dtype, self.shape, bf16, options  # see gemm_plans.py
 
     @property
     def nbytes(self) -> int:
@@ -279,15 +280,26 @@ def matmul(  # noqa: F811
     Masked arrays are refused. Raises ArgumentError, DtypeError, ShapeError, DeviceError, and
     MemoryError when an operand or the result does not fit memory.
     """
+    key = gemm_plans.key_of(a, b, out_dtype, out, shift, alpha, bias, bf16, accumulate)
+    if key is not None:
+        packed = b if isinstance(b, PackedMatrix) else None
+        chosen = current_device(device or packed.device if packed else device)
+        plan = chosen.plans.get(key)
+        if plan is not None and (packed is None or packed.device is chosen):
+            return plan.run(chosen, a, b)
     if matmul_blocks.concerns(a, b, out_dtype):
         return matmul_blocks.matmul(
             a, b, out_dtype, out, shift, alpha, bias, bf16, accumulate, device
         )
     assert not isinstance(a, Bfp16Matrix) and not isinstance(b, Bfp16Matrix)
-    return call_of(
+    call = call_of(
         a, b, out_dtype=out_dtype, out=out, shift=shift, alpha=alpha, bias=bias, bf16=bf16,
         accumulate=accumulate, device=device,
-    ).run()  # fmt: skip
+    )  # fmt: skip
+    returned = call.run()
+    if key is not None:
+        gemm_plans.remember(key, call, a, b)
+    return returned
 
 
 def call_of(
@@ -353,10 +365,9 @@ def call_of(
         ]
 
     def finish() -> None:
-        if not epilogue.trivial:
-            result[...] = epilogue.apply(product)
+        result[...] = epilogue.apply(product)
 
-    return Call(chosen, pieces, returned, finish)
+    return Call(chosen, pieces, returned, None if epilogue.trivial else finish)
 
 
 def last_gemm(device: str | Device | None = None) -> GemmRun | None:

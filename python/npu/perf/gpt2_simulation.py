@@ -178,10 +178,11 @@ def _chosen(device: str, of: Sequence[Product], dtype: str, buildable: bool) -> 
         before: _Run | None = None  # the gradient of an input, which waits for that of its weight
         for product in in_order(of):
             gemm = _product(designs, product, weights[product.layer], dtype)
-            choice = designs.choose(gemm, lambda: loads)  # noqa: B023
-            loads += choice.load_seconds > 0
-            found.loads += choice.load_seconds > 0
-            run = _Run(product, choice.options, gemm.layout == "packed")
+            offered = designs.offered(gemm)
+            number, load = designs.choose(offered, loads)
+            loads += load > 0
+            found.loads += load > 0
+            run = _Run(product, offered.designs[number], gemm.layout == "packed")
             if product.kind == KINDS[1]:
                 before = run
             elif before and before.design == run.design:

@@ -160,7 +160,7 @@ class Core {
     kernels_.at(name)(arguments, core_);
   }
 
-  std::map<std::string, npu::HostKernel> kernels_;
+  std::map<std::string, kernel_test::TestedKernel> kernels_;
   npu::CoreState core_;  // with the modes of a reset
   pre::Sizes sizes_;
   Memory store_{4 * pre::kStore}, work_{4 * static_cast<size_t>(sizes_.work)};

@@ -162,9 +162,11 @@ TEST_CASE("prefill_multiply: operands beyond what fast builds multiply in floati
 TEST_CASE("prefill_multiply: an infinite weight spoils its column only") {
   for (const Build& build : builds()) {
     CAPTURE(build.name());
-    for (const int format : {0, 1, kBf16}) {
-      const Shape shape = shape_of(16, 2, format);
+    for (const int format : {0, 1, kBf16, -1}) {  // -1: of 4 bits, times codes that are all 0
+      const bool codes_are_0 = format < 0;
+      const Shape shape = shape_of(16, 2, std::max(format, 0));
       Product p(shape, is_npu1(build), 5, {});
+      if (codes_are_0) std::fill_n(p.w_objects[1].begin() + 1024 + 32 * 8, 32 * 8, std::byte{0});
       const uint32_t infinity = format == 1 ? 0x7F800000 : 0x7F80;
       const size_t size = format == 1 ? 4 : 2;  // row 7
       std::memcpy(p.w_objects[1].data() + size * (32 + 7), &infinity, size);

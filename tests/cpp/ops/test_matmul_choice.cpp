@@ -8,6 +8,7 @@
 #include "devices/null/null_device.h"
 #include "error.h"
 #include "ops/gemm/gemm_choice.h"
+#include "ops/gemm/host_cost.h"
 #include "ops/gemm/matmul.h"
 #include "stored_configurations.h"
 
@@ -49,6 +50,7 @@ TEST_CASE("designs are those of the product, the preference and the kernels") {
   using Keys = std::vector<std::string>;
   CHECK(keys({false, {}}) == Keys{"host"});
   CHECK(keys({false, true}) == Keys{"host pipelined"});
+  CHECK(keys({false, {}, false}).empty());  // four of eight columns compute
   CHECK(keys({true, {}}) == Keys{"large", "small"});
   CHECK(keys({true, true}) == Keys{"large"});
   CHECK(keys({true, false}) == Keys{"small"});
@@ -75,6 +77,67 @@ TEST_CASE("the loaded design stays until another has saved two loads") {
   CHECK(chooser.choose({{"c", 0}}, 9).load_seconds == 0);
   CHECK(chooser.choose(small, 10).candidate == 1);
   CHECK_THROWS_AS(chooser.choose({}, 10), Error);
+}
+
+TEST_CASE("the index says which cores compute, all of them if nothing") {
+  const auto point_of = [](const std::string& cores) {
+    ConfigurationUse use;
+    use.generation = arch::Generation::kNpu2;
+    use.file = "one.config";
+    use.about = {{"prefers", "host"},     {"layout", "row"},      {"a", "int8"},
+                 {"c", "int32"},          {"accumulate", "wide"}, {"bf16", "native"},
+                 {"kernel", "published"}, {"tile", "64x128x64"},  {"k_mt", "128"},
+                 {"b_layout", "row"},     {"c_buffers", "1"},     {"a_parts", "1"},
+                 {"b_pairs", "0"}};
+    if (!cores.empty()) use.about["cores"] = cores;
+    return GemmDesign::of(use).point;
+  };
+  CHECK(point_of("").rows == 4);
+  CHECK(point_of("").columns == 8);
+  CHECK(point_of("1x2").rows == 1);
+  CHECK(point_of("1x2").columns == 2);
+  CHECK(tile_of(point_of("1x2")).native_n() == 128);
+  for (const char* bad : {"1", "0x1", "5x1", "1x9", "1x1x1", "x", "1x"}) {
+    CAPTURE(bad);
+    CHECK_THROWS_AS(point_of(bad), Error);
+  }
+}
+
+TEST_CASE("part of the array reads what was packed for all of it, not the other way round") {
+  perf::GemmPoint point = point_of(arch::Generation::kNpu2, {ElementType::kI8, ElementType::kI32});
+  point.m = point.n = 64;
+  point.k = 128;
+  point.k_mt = 256;
+  point.b_column_major = false;
+  perf::GemmPoint part = point, deeper = point;
+  part.rows = part.columns = 1;
+  deeper.k_mt = 128;
+  CHECK(tile_of(part).packs_b_like(tile_of(point)));
+  CHECK_FALSE(tile_of(point).packs_b_like(tile_of(part)));
+  CHECK_FALSE(tile_of(deeper).packs_b_like(tile_of(point)));
+}
+
+TEST_CASE("the host computes small products faster on one core, large ones on all") {
+  perf::GemmPoint all = point_of(arch::Generation::kNpu2, {ElementType::kI8, ElementType::kI32});
+  all.m = all.n = 64;
+  all.k = 128;
+  all.k_mt = 256;
+  perf::GemmPoint one = all;
+  one.k_mt = 128;
+  one.rows = one.columns = 1;
+  const auto faster = [&](int64_t m, int64_t k, int64_t n, int threads) {
+    for (perf::GemmPoint* point : {&all, &one}) {
+      point->M = m;
+      point->K = k;
+      point->N = n;
+    }
+    return host_seconds(one, threads) < host_seconds(all, threads);
+  };
+  for (const int64_t size : {1, 64, 128}) CHECK(faster(size, size, size, 2));
+  for (const int64_t size : {512, 1024, 4096}) CHECK_FALSE(faster(size, size, size, 2));
+  CHECK(faster(16, 1024, 1024, 2));  // a quarter of the rows is padding at least
+  CHECK_FALSE(faster(16, 1024, 1024, 8));
+  CHECK(host_seconds(all, 64) == host_seconds(all, 8));  // a thread for each column
 }
 
 TEST_CASE("products run on the configurations of a folder") {

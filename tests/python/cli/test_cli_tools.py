@@ -215,7 +215,7 @@ def test_inspect_leaves_wrong_gemm_requests_to_the_operation(capsys, request_tex
 
 
 def test_inspect_gemm_names_every_transfer(capsys):
-    code, out, err = run(capsys, "inspect", "--gemm", "512x64x512", "--device", "emu:npu2")
+    code, out, err = run(capsys, "inspect", "--gemm", "500x1024x512", "--device", "emu:npu2")
     assert code == 0
     assert "gemm_bf16_f32_bfp16 tile 64x64x64 k_mt 128 (host design)" in err and "packed A" in err
     # Two output rounds: 4 A, 8 B and 8 C transfers each, one wait per round.

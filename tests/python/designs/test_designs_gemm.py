@@ -217,6 +217,7 @@ def test_core_chains_and_programs_agree(generation: str, a_dtype: str, c_dtype: 
         "c_buffers": st.integers(1, 2),
         "c_l2_buffers": st.integers(1, 2),
         "accumulate": st.sampled_from(gemm.ACCUMULATE),
+        "cores": st.sampled_from([None, (1, 1), (2, 3)]),
     }),
 )  # fmt: skip
 @pytest.mark.slow
@@ -262,6 +263,11 @@ def test_a_core_filled_to_the_last_byte() -> None:
     ({"c_buffers": 3}, "c_buffers is 3"),
     ({"bf16": "fp8"}, "bf16 is 'fp8'"),
     ({"accumulate": "exact"}, "accumulate is 'exact'"),
+    ({"cores": 1}, "cores is 1; it must be (rows, columns)"),
+    ({"cores": (5, 1)}, "cores = (5, 1): npu2 has 4 x 8"),
+    ({"cores": (1, 0)}, "cores = (1, 0): npu2 has 4 x 8"),
+    ({"cores": (1, 1.0)}, "cores is 1.0; it must be a whole number"),
+    ({"cores": (4, 4), "b_pairs": True}, "with square or b_pairs: those use all of them"),
     ({"k_mt": 2112}, "k_mt = 2112: a shim BD addresses runs of at most 1023 words"),
 ])  # fmt: skip
 def test_options_are_checked(options: dict, words: str) -> None:

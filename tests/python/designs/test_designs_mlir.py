@@ -56,6 +56,8 @@ DESIGNS = {
     "gemm_blocks": lambda: gemm.design(
         "npu2", "bfp16", "bfp16", b_dtype="bfp16", accumulate="bfloat16", c_buffers=0
     ),
+    "gemm_one_core": lambda: gemm.design("npu2", "bfloat16", "bfloat16", k_mt=64, cores=(1, 1)),
+    "gemm_part": lambda: gemm.design("npu1", "int8", "int16", b_layout="col", cores=(3, 2)),
     "gemm_pairs": lambda: gemm.design(
         "npu2", "int8", "int32", tile=(128, 32, 80), k_mt=128, kernel="pipelined", b_pairs=True
     ),

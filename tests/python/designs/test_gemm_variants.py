@@ -143,6 +143,30 @@ def test_product(
         assert ((c > info.min) & (c < info.max)).any(), "saturated everywhere"
 
 
+@pytest.mark.parametrize("cores", [(1, 1), (1, 3), (2, 2), (4, 1), (3, 4)])
+@pytest.mark.parametrize("b_layout", gemm.B_LAYOUTS)
+@pytest.mark.parametrize("generation", ["npu1", "npu2"])
+def test_part_of_the_array(generation: str, b_layout: str, cores: tuple[int, int]) -> None:
+    """Only these cores have programs."""
+    r, s, t = gemm.mmul(generation, "int8")
+    tile = m, k, n = 2 * r, 3 * s, 4 * t
+    config = gemm.configuration(
+        generation, "int8", "int16", tile=tile, k_mt=2 * k, b_layout=b_layout, cores=cores
+    )
+    rows, columns = cores
+    point = gemm.design_point(
+        generation, "int8", "int16", tile=tile, k_mt=2 * k, b_layout=b_layout, cores=cores
+    )
+    assert point.native == (rows * m, 2 * k, columns * n)
+    parts = read_configuration(config)
+    assert set(parts.cores) == {(c, 2 + r) for c in range(columns) for r in range(rows)}
+    rng = np.random.default_rng(8)
+    a, b = operands(rng, dtype_of("int8"), 2 * rows * m, 4 * k, 3 * columns * n)
+    stored = np.ascontiguousarray(b.T) if b_layout == "col" else b
+    c = execute(config, generation, a, stored, dtype_of("int16"), 9)
+    np.testing.assert_array_equal(c, expected_product(a, b, dtype_of("int16"), 9, 0))
+
+
 @pytest.mark.parametrize(("a_dtype", "c_dtype"), [
     ("int8", "int8"), ("int8", "int16"), ("bfloat16", "bfloat16"),
 ])  # fmt: skip

@@ -85,7 +85,7 @@ def test_the_folder_is_complete(folder: Path) -> None:
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_cpp_chooses_among_the_same(folder: Path, generation: str) -> None:
     """Every product: the same designs in the same order with the same predicted seconds."""
-    asked = 0
+    asked = parts = 0  # parts of the array
     for product in products(generation):
         for prefers, kernel in (
             ("array", None), ("array", "published"), ("array", "pipelined"),
@@ -96,9 +96,16 @@ def test_cpp_chooses_among_the_same(folder: Path, generation: str) -> None:
             offered = _npu.gemm_choice.offered(str(folder), product, generation, prefers, kernel)
             assert [key for key, _ in offered] == [o.key for o in wanted], (product, prefers)
             for (_, seconds), o in zip(offered, wanted, strict=True):
-                assert seconds == gemm_estimate.seconds(o, SIZE, packed)
+                if prefers == "host":
+                    assert seconds == gemm_estimate.host_seconds(o, SIZE)
+                    parts += not o.whole
+                else:
+                    assert seconds == gemm_estimate.seconds(o, SIZE, packed)
             asked += 1
-    assert asked >= 150
+        on_npu = candidates(generation, "host", product, simulated=False)
+        offered = _npu.gemm_choice.offered(str(folder), product, generation, "host", emulated=False)
+        assert [key for key, _ in offered] == [o.key for o in on_npu] and on_npu[0].whole
+    assert asked >= 150 and parts >= 30
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)

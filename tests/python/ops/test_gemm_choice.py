@@ -18,7 +18,7 @@ from npu.errors import DesignError
 from npu.ops import gemm_estimate
 from npu.ops.gemm_choice import HYSTERESIS, Ledger, decide
 from npu.ops.gemm_designs import GemmDesigns, candidates, packs_alike
-from npu.ops.gemm_product import Product
+from npu.ops.gemm_product import GemmRun, Product
 
 LOAD = 4.9e-3
 
@@ -160,18 +160,29 @@ def test_a_packed_copy_for_another_product() -> None:
     for prefers in ("host", "array"):
         (found,) = candidates("npu2", prefers, product)
         assert packs_alike(found, packed) and found.bf16 == "native"
+    packed = GemmDesigns("npu2", "host", None).for_packing("bfloat16", (512, 512), "bfp16")
+    product = dataclasses.replace(product, packed_for=packed)
+    default, *small = candidates("npu2", "host", product)
+    assert default.whole and small and not any(o.whole for o in small)
+    assert all(packs_alike(o, packed) for o in (default, *small))
+
+
+def choose(designs: GemmDesigns, product: Product, loads: int) -> GemmRun:
+    designs.choose(designs.offered(product), loads)
+    assert designs.last is not None
+    return designs.last
 
 
 def test_the_closed_form_decides() -> None:
     """Few rows run on a small configuration, 4096 cubed on the large one, and the ledger of a
     device follows what other operations load."""
     chosen = GemmDesigns("npu2", "array", None)
-    large = chosen.choose(Product("int8", "int32", (4096, 4096, 4096)), lambda: 0)
+    large = choose(chosen, Product("int8", "int32", (4096, 4096, 4096)), 0)
     assert large.options.tile == gemm_catalogue.ENTRIES["npu2", "int8", "wide", "row"][0].tile
     assert large.load_seconds == pytest.approx(LOAD) and "none was loaded" in large.reason
     few = Product("int8", "int32", (16, 4096, 4096))
-    assert chosen.choose(few, lambda: 1).options == large.options, "loaded"
-    small = chosen.choose(few, lambda: 2)  # somebody else loaded something in between
+    assert choose(chosen, few, 1).options == large.options, "loaded"
+    small = choose(chosen, few, 2)  # somebody else loaded something in between
     assert small.options.tile[0] == 32 and "none was loaded" in small.reason
     assert small.predicted_seconds == pytest.approx(
         LOAD + gemm_estimate.seconds(small.options, few.size)

@@ -103,7 +103,7 @@ def test_bits_of_a_timed_run(size: tuple[int, int, int], then: tuple[int, int, i
 def test_long_products_have_submissions_of_their_own() -> None:
     """Two times 1,300 output rounds are more than the 2,048 that one may have."""
     device = open_device("null:npu1")
-    a, b = np.zeros((256, 64), BF16), np.zeros((64, 1300 * 256), BF16)
+    a, b = np.zeros((256, 128), BF16), np.zeros((128, 1300 * 256), BF16)
     for columns, submissions in ((1300 * 256, 2), (512, 1)):
         before = npu.stats()
         run_both(call_of(a, b, device=device), call_of(a, b[:, :columns], device=device))

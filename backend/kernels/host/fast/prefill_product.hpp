@@ -1,19 +1,14 @@
 // Products of the prefill configuration in the `fast` builds, in place of the loops of
 // aie_kernels/prefill_product.cc: sums are row-major [m][32 blocks], in another order of additions.
 //
-// A block of weights becomes one panel [k / per lane][32] per slice of 32 columns (bf16: 16): its
-// columns lie in memory as a panel's lines do, so that nothing is transposed; on npu2 it is
-// rounded to BFP16. A keeps its layout; npu2's BFP16 becomes bf16 or fp32, which hold it exactly.
-// Both forms are made once for all cores that were sent an object; a core that shares with nobody
-// makes what its slice needs.
+// Weights become panels (prefill_panels.hpp). A keeps its layout; npu2's BFP16 becomes bytes and
+// exponents (block_products.hpp), or bf16 or fp32, which hold it exactly. Both forms are made once
+// for all cores that were sent an object; a core that shares with nobody makes what its slice
+// needs.
 #pragma once
 
 #include "aie_kernels/prefill_job.h"
-#include "bfp16.hpp"
-#include "dequant.hpp"
-#include "gemv.hpp"
-#include "matmul.hpp"
-#include "q4nx.hpp"
+#include "prefill_panels.hpp"
 
 #define AIE_HOST_PREFILL_MULTIPLY aie::host::prefill_multiply
 #define AIE_HOST_PREFILL_KEEP aie::host::prefill_keep
@@ -29,136 +24,13 @@ extern "C" int npu_host_pack_shared(uint32_t operand);
 AIE_HOST_BEGIN
 namespace host {
 
-inline constexpr int32_t kPfSlice = npu::prefill::kSlice, kPfBlock = kBlockRows;
-inline constexpr bool kPfBlockFloat = __AIE_ARCH__ >= 21;
-inline constexpr int32_t kPfTileRows = __AIE_ARCH__ >= 21 ? 8 : 4;  // of A
-
-using pf_format = format_of<bfloat16>::type;
-using pf_packed = pf_format::packed;
-inline constexpr int32_t kPfPerLane = pf_format::kPerLane;
-// Lanes of a panel.
-constexpr int32_t pf_panel(int32_t columns) { return columns / kPfPerLane * kPfBlock; }
-
-// Weights of rows First on of a slice, kLanes at a time, as fp32. kSlices of kColumns a block has.
-template <unsigned First>
-struct q4nx_slice {
-  float_lanes d, m;
-  const uint8_t* codes;
-
-  static constexpr int32_t kColumns = kPfSlice, kSlices = kQ4Columns / kColumns;
-  q4nx_slice(const uint8_t* block, int32_t slice)
-      : codes(block + kQ4Codes + First / kQ4HalfRows * kQ4HalfBytes +
-              slice * kPfSlice * kQ4ColumnBytes) {
-    const auto* scales = reinterpret_cast<const uint16_t*>(block) + slice * kQ4Rows + First;
-    d = widen_bf16(scales);
-    m = widen_bf16(scales + kQ4Plane / 2);
-  }
-  AIE_HOST_INLINE float_lanes column(int32_t c) const {
-    return rounded(codes_of<First % kQ4HalfRows>(codes + c * kQ4ColumnBytes) * d) + m;
-  }
-};
-template <unsigned First>
-struct q8_slice {
-  const float* scales;
-  const int8_t* codes;
-
-  static constexpr int32_t kColumns = kPfSlice, kSlices = kQ8Columns / kColumns;
-  q8_slice(const uint8_t* block, int32_t slice)
-      : scales(reinterpret_cast<const float*>(block) + slice * kPfSlice / kQ8Group * kPfBlock +
-               First),
-        codes(reinterpret_cast<const int8_t*>(block) + kQ8Codes + slice * kPfSlice * kPfBlock +
-              First) {}
-  AIE_HOST_INLINE float_lanes column(int32_t c) const {
-    const auto scale = load<float_lanes>(scales + c / kQ8Group * kPfBlock);
-    return rounded(widen_int8(codes + c * kPfBlock) * scale) + 0.0f;  // no -0, as the kernel
-  }
-};
-
-// Half a slice: the third slice of two blocks has columns of both.
-template <unsigned First>
-struct bf16_slice {
-  const uint16_t* values;
-
-  static constexpr int32_t kColumns = kPfSlice / 2, kSlices = kBf16Columns / kColumns;
-  static_assert(kSlices * kColumns == kBf16Columns);
-  bf16_slice(const uint8_t* block, int32_t slice)
-      : values(reinterpret_cast<const uint16_t*>(block) + slice * kColumns * kPfBlock + First) {}
-  AIE_HOST_INLINE float_lanes column(int32_t c) const { return widen_bf16(values + c * kPfBlock); }
-};
-
-// Eight columns of W, bf16 as fp32, to multiples of their rows' units (pack.hpp).
-AIE_HOST_INLINE lanes round_lanes(lanes (&columns)[8]) {
-  lanes top{};
-  unroll<8>([&](auto i) {
-    const lanes magnitude = columns[i.value] & 0x7FFFFFFF;
-    top = magnitude > top ? magnitude : top;
-  });
-  const lanes exponents = top & 0x7F800000;
-  const auto magic = (float_lanes)((exponents + (17 << 23)) | 0x400000);
-  const auto max = (float_lanes)(exponents | 0x7E0000);
-  unroll<8>([&](auto i) {
-    const float_lanes rounded = ((float_lanes)columns[i.value] + magic) - magic;
-    columns[i.value] = (lanes)(rounded > max ? max : rounded);
-  });
-  return (top != 0) & ((exponents < int32_t{kLowest << 23}) |
-                       (exponents > static_cast<int32_t>(kHighest << 23)));
-}
-
-// Eight columns of a panel, a row of W per lane, as the bits of fp32.
-AIE_HOST_INLINE void load_eight(const int32_t* panel, lanes (&columns)[8]) {
-  unroll<8 / kPfPerLane>([&](auto i) {
-    const lanes line = load<lanes>(panel + int32_t(i.value) * kPfBlock);
-    if constexpr (kPfPerLane == 1) {
-      columns[i.value] = line;
-    } else {
-      columns[2 * i.value] = line << 16;
-      columns[2 * i.value + 1] = line & ~0xFFFF;
-    }
-  });
-}
-AIE_HOST_INLINE void store_eight(const lanes (&columns)[8], int32_t* panel) {
-  unroll<8 / kPfPerLane>([&](auto i) {
-    int32_t* const to = panel + int32_t(i.value) * kPfBlock;
-    if constexpr (kPfPerLane == 1) {
-      store(columns[i.value], to);
-    } else {
-      const auto even = (simd<uint32_t, kLanes>)columns[2 * i.value] >> 16;
-      store((lanes)even | columns[2 * i.value + 1], to);
-    }
-  });
-}
-
-// One slice of a block. False if weights are not finite or beyond what floating point multiplies
-// exactly.
-template <template <unsigned> typename Slice>
-[[gnu::noinline]] inline bool pack_slice(const uint8_t* block, int32_t slice, int32_t* panel) {
-  lanes bad{};
-  unroll<kPfBlock / kLanes>([&](auto p) {
-    constexpr unsigned kFirst = p.value * kLanes;
-    const Slice<kFirst> weights(block, slice);
-    int32_t* to = panel + kFirst;
-    for (int32_t c = 0; c < Slice<kFirst>::kColumns; c += 8) {
-      lanes columns[8];
-      unroll<8>([&](auto i) {
-        const auto bits = (lanes)weights.column(c + static_cast<int32_t>(i.value));
-        bad |= (bits & 0x7FFFFFFF) >= 0x7F800000;
-        const auto odd = (bits >> 16) & 1;  // to nearest even
-        columns[i.value] = (bits + 0x7FFF + odd) & ~0xFFFF;
-      });
-      if constexpr (kPfBlockFloat) bad |= round_lanes(columns);
-      store_eight(columns, to);
-      to += 8 / kPfPerLane * kPfBlock;
-    }
-  });
-  int32_t any = 0;
-  for (unsigned i = 0; i < kLanes; ++i) any |= bad[i];
-  return any == 0;
-}
-
 // Slice `slice` of `count` elements of an object of A.
 [[gnu::noinline]] inline bool pack_activations(const bfloat16* a, int32_t slice, int32_t count,
                                                pf_packed* out) {
-#if __AIE_ARCH__ >= 21
+#if defined(AIE_HOST_BYTE_BLOCKS)
+  const auto* blocks = reinterpret_cast<const uint8_t*>(a) + slice * (count / 8 * 9);
+  return pack_block_a<tile_of_blocks>(reinterpret_cast<const bfp16ebs8*>(blocks), count, out);
+#elif __AIE_ARCH__ >= 21
   const auto* blocks = reinterpret_cast<const uint8_t*>(a) + slice * (count / 8 * 9);
   return decode_bfp16(reinterpret_cast<const bfp16ebs8*>(blocks), count, out);
 #else
@@ -196,32 +68,60 @@ AIE_HOST_INLINE const int32_t* panel_of(uint32_t operand, const uint8_t* block, 
 // Slice `slice` of the `slices` of an object of A that count.
 inline const pf_packed* activations_of(const bfloat16* a, int32_t m, int32_t slice,
                                        int32_t slices) {
-  const int32_t elements = m * kPfSlice;
+  const int32_t count = m * kPfSlice, packed = m / kPfTileRows * (kPfSlice / 8) * kPfTile;
   if constexpr (kPackedAsIs<bfloat16, kPfBlockFloat, pf_packed>) {
-    return reinterpret_cast<const pf_packed*>(a) + slice * elements;
+    return reinterpret_cast<const pf_packed*>(a) + slice * packed;
   } else {
     return packed_part<pf_packed>(
-        0, reinterpret_cast<const void*>(&pack_activations), slices, slice, elements,
-        [&](int32_t i, pf_packed* out) { return pack_activations(a, i, elements, out); });
+        0, reinterpret_cast<const void*>(&pack_activations), slices, slice, packed,
+        [&](int32_t i, pf_packed* out) { return pack_activations(a, i, count, out); });
   }
-}
-
-// Whether words are 0, bit by bit, as weights that pad a width are: their products add nothing.
-template <int32_t kWords>
-AIE_HOST_INLINE bool all_zero(const int32_t* words) {
-  static_assert(kWords % int32_t(kLanes) == 0);
-  for (int32_t i = 0; i < kWords; i += int32_t(kLanes)) {
-    const lanes some = load<lanes>(words + i);
-    int32_t any = 0;
-    for (unsigned lane = 0; lane < kLanes; ++lane) any |= some[lane];
-    if (any != 0) return false;
-  }
-  return true;
 }
 
 // Sums of kPfRows x 2 vectors stay in registers for the columns of a panel, steps of k.
 inline constexpr int32_t kPfRows = kSimdBytes == 64 ? 8 : 4, kPfWidth = 2 * kLanes;
 
+#if defined(AIE_HOST_BYTE_BLOCKS)
+// sums += A W for kPfRows rows and kPfWidth columns; `stride` from row to row of the sums.
+template <int32_t kSteps>
+AIE_HOST_INLINE void multiply_part(const pf_packed* a, const int32_t* panel, float* sums,
+                                   int32_t stride) {
+  static_assert(kPfRows == kPfTileRows && kPfWidth == kPfBlock);
+  float_lanes c[kPfRows][2];
+  unroll<kPfRows>([&](auto i) {
+    unroll<2>([&](auto v) {
+      c[i.value][v.value] =
+          load<float_lanes>(sums + int32_t(i.value) * stride + int32_t(v.value * kLanes));
+    });
+  });
+  for (int32_t step = 0; step < kSteps; ++step, a += kPfTile, panel += kPfEight) {
+    const auto line = [&](auto number, auto v) {
+      return load<__m512i>(panel + number * kPfBlock + int32_t(v.value * kLanes));
+    };
+    __m512i low[2], high[2], begin[2], unit[2];
+    unroll<2>([&](auto v) {
+      low[v.value] = line(0, v), high[v.value] = line(1, v);
+      begin[v.value] = line(2, v), unit[v.value] = line(3, v);
+    });
+    unroll<kPfRows>([&](auto i) {
+      const __m512i x = _mm512_set1_epi32(load<int32_t>(a + 8 * i.value));
+      const __m512i y = _mm512_set1_epi32(load<int32_t>(a + 8 * i.value + 4));
+      const __m512i exponent = _mm512_set1_epi32(load<int32_t>(a + 64 + 4 * i.value));
+      unroll<2>([&](auto v) {
+        __m512i sum = _mm512_dpbusd_epi32(begin[v.value], x, low[v.value]);
+        sum = _mm512_dpbusd_epi32(sum, y, high[v.value]);
+        const auto units = (float_lanes)_mm512_add_epi32(exponent, unit[v.value]);
+        c[i.value][v.value] += (float_lanes)_mm512_cvtepi32_ps(sum) * units;
+      });
+    });
+  }
+  unroll<kPfRows>([&](auto i) {
+    unroll<2>([&](auto v) {
+      store(c[i.value][v.value], sums + int32_t(i.value) * stride + int32_t(v.value * kLanes));
+    });
+  });
+}
+#else
 // sums += A W for kPfRows rows and kPfWidth columns; `stride` from row to row of the sums.
 template <int32_t kSteps>
 AIE_HOST_INLINE void multiply_part(const pf_packed* a, const int32_t* panel, float* sums,
@@ -255,6 +155,7 @@ AIE_HOST_INLINE void multiply_part(const pf_packed* a, const int32_t* panel, flo
     });
   });
 }
+#endif
 
 // Panels of a slice: one of each row-block; of bfloat16 one of each half of its columns.
 struct Panels {
@@ -266,7 +167,7 @@ struct Panels {
 // Of whole slices: the columns that pad a width.
 AIE_HOST_INLINE bool nothing(const Panels& panels) {
   for (int32_t i = 0; i < panels.count; ++i) {
-    if (!all_zero<pf_panel(kPfSlice)>(panels.of[i])) return false;
+    if (!all_zero(panels.of[i])) return false;
   }
   return true;
 }
@@ -277,11 +178,11 @@ template <bool kHalves>
                                               float* tail, int32_t m) {
   static_assert(npu::prefill::kRows % kPfRows == 0);  // which follow each other
   constexpr int32_t kSteps = kPfSlice / 8 / (kHalves ? 2 : 1);
-  constexpr int32_t kNextA = kHalves ? kSteps * kPfTileRows * 8 : 0;
+  constexpr int32_t kNextA = kHalves ? kSteps * kPfTile : 0;
   constexpr int32_t kNextSums = kHalves ? 0 : kPfBlock;
   const int32_t stride = kHalves ? kPfBlock : panels.count * kPfBlock;
   for (int32_t row = 0; row < m; row += kPfRows) {
-    const auto* rows = a + row / kPfTileRows * kPfTileRows * kPfSlice + row % kPfTileRows * 8;
+    const auto* rows = a + row / kPfTileRows * (kPfSlice / 8 * kPfTile) + row % kPfTileRows * 8;
     float* to = npu::prefill::sums_at(sums, tail, row, stride);
     for (int32_t i = 0; i < panels.count; ++i, rows += kNextA, to += kNextSums) {
       for (int32_t first = 0; first < kPfBlock; first += kPfWidth) {
@@ -331,68 +232,6 @@ inline bool prefill_multiply(const bfloat16* a, const uint8_t* const* b, float* 
     multiply_panels<false>(rows, panels, sums, tail, m);
   }
   return true;
-}
-
-// A panel as what a core keeps of it in place of an expanded slice, in as many bytes: bfloat16
-// [k][32]; npu2 per 8 columns 32 exponents, then mantissas [8][32], which hold it as exactly.
-inline constexpr int32_t kPfKept = kPfBlock * kPfSlice * (kPfBlockFloat ? 9 : 16) / 8;
-
-// `steps` of 8 columns each.
-[[gnu::noinline]] inline void keep_panel(const int32_t* panel, int32_t steps, uint8_t* kept) {
-  for (; steps > 0; --steps, panel += 8 / kPfPerLane * kPfBlock, kept += kPfKept / 4) {
-    for (int32_t n = 0; n < kPfBlock; n += kLanes) {
-      lanes columns[8];
-      load_eight(panel + n, columns);
-#if __AIE_ARCH__ >= 21
-      lanes top{}, positive{};
-      unroll<8>([&](auto i) {
-        const lanes value = columns[i.value], magnitude = value & 0x7FFFFFFF;
-        top = magnitude > top ? magnitude : top;
-        positive = value > positive ? value : positive;
-      });
-      // A power of two below zero has mantissa -128, beside which others may have all their bits.
-      const lanes lowest = ((top & 0x7FFFFF) == 0) & (positive < top);  // all bits, if so
-      const lanes exponent = (top >> 23) + lowest;
-      const auto scale = (float_lanes)((260 - exponent) << 23);  // to mantissas of seven bits
-      store(__builtin_convertvector(exponent, simd<int8_t, kLanes>), kept + n);
-      unroll<8>([&](auto i) {
-        const auto mantissa = __builtin_convertvector((float_lanes)columns[i.value] * scale, lanes);
-        store(__builtin_convertvector(mantissa, simd<int8_t, kLanes>),
-              kept + (1 + int32_t(i.value)) * kPfBlock + n);
-      });
-#else
-      unroll<8>([&](auto i) {
-        const auto high = (simd<uint32_t, kLanes>)columns[i.value] >> 16;
-        store(__builtin_convertvector(high, simd<uint16_t, kLanes>),
-              kept + (int32_t(i.value) * kPfBlock + n) * 2);
-      });
-#endif
-    }
-  }
-}
-
-[[gnu::noinline]] inline void kept_panel(const uint8_t* kept, int32_t* panel) {
-  for (int32_t step = 0; step < 4; ++step, kept += kPfKept / 4) {
-    for (int32_t n = 0; n < kPfBlock; n += kLanes) {
-      lanes columns[8];
-#if __AIE_ARCH__ >= 21
-      const lanes exponent = widen_bytes<kLanes>(kept + n);
-      const auto unit = (float_lanes)((exponent > 6 ? exponent - 6 : lanes{}) << 23);
-      unroll<8>([&](auto i) {
-        const auto* const from = reinterpret_cast<const int8_t*>(kept);
-        const lanes mantissa = widen_bytes<kLanes>(from + (1 + int32_t(i.value)) * kPfBlock + n);
-        columns[i.value] = (lanes)(__builtin_convertvector(mantissa, float_lanes) * unit);
-      });
-#else
-      unroll<8>([&](auto i) {
-        const auto* const from = reinterpret_cast<const uint16_t*>(kept);
-        columns[i.value] = (lanes)widen_bf16(from + int32_t(i.value) * kPfBlock + n);
-      });
-#endif
-      store_eight(columns, panel + n);
-    }
-    panel += 8 / kPfPerLane * kPfBlock;
-  }
 }
 
 // What was kept in the order of prefill_weights.h, for the loops that are not of this file.

@@ -43,11 +43,11 @@ class Target:
 
 @functools.cache
 def every(generation: str) -> tuple[Target, ...]:
-    """All configurations of a generation that the package uses, each once."""
+    """All configurations of a generation that the package uses on an NPU, each once."""
     found: dict[str, Target] = {}
     products = _usual_products(generation)
     for use in uses():
-        if use.generation != generation:
+        if use.generation != generation or use.for_emulation:
             continue
         # Other operations: in their default form.
         usual = use.key in products if use.operation == "gemm" else not use.about

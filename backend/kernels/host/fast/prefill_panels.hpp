@@ -1,0 +1,365 @@
+// Weights of the prefill configuration in the `fast` builds, as prefill_product.hpp multiplies
+// them: a block becomes one panel [k / per lane][32] per slice of 32 columns (bf16: 16), whose
+// columns lie in memory as a panel's lines do, so that nothing is transposed. npu2 rounds them to
+// BFP16: bytes and exponents on CPUs that multiply bytes (block_products.hpp), else bf16 or fp32,
+// which hold it exactly. The same in the place of an expanded slice that a core keeps.
+#pragma once
+
+#include <type_traits>
+
+#include "aie_kernels/prefill_job.h"
+#include "bfp16.hpp"
+#include "dequant.hpp"
+#include "gemv.hpp"
+#include "matmul.hpp"
+#include "q4nx.hpp"
+
+AIE_HOST_BEGIN
+namespace host {
+
+inline constexpr int32_t kPfSlice = npu::prefill::kSlice, kPfBlock = kBlockRows;
+inline constexpr bool kPfBlockFloat = __AIE_ARCH__ >= 21;
+inline constexpr int32_t kPfTileRows = __AIE_ARCH__ >= 21 ? 8 : 4;  // of A
+
+using pf_format = format_of<bfloat16>::type;
+inline constexpr int32_t kPfPerLane = pf_format::kPerLane;
+#if defined(AIE_HOST_BYTE_BLOCKS)
+inline constexpr bool kPfBytes = true;
+using pf_packed = uint8_t;
+inline constexpr int32_t kPfTile = kBlockTile, kPfEight = kBlockLanes;
+#else
+inline constexpr bool kPfBytes = false;
+using pf_packed = pf_format::packed;
+inline constexpr int32_t kPfTile = kPfTileRows * 8, kPfEight = 8 / kPfPerLane * kPfBlock;
+#endif
+// Lanes of a panel, kPfEight for eight columns; a tile of A takes kPfTile.
+constexpr int32_t pf_panel(int32_t columns) { return columns / 8 * kPfEight; }
+
+// Weights of rows First on of a slice, kLanes at a time, as fp32. kSlices of kColumns a block has.
+template <unsigned First>
+struct q4nx_slice {
+  float_lanes d, m;
+  const uint8_t* codes;
+
+  static constexpr int32_t kColumns = kPfSlice, kSlices = kQ4Columns / kColumns;
+  q4nx_slice(const uint8_t* block, int32_t slice)
+      : codes(block + kQ4Codes + First / kQ4HalfRows * kQ4HalfBytes +
+              slice * kPfSlice * kQ4ColumnBytes) {
+    const auto* scales = reinterpret_cast<const uint16_t*>(block) + slice * kQ4Rows + First;
+    d = widen_bf16(scales);
+    m = widen_bf16(scales + kQ4Plane / 2);
+  }
+  AIE_HOST_INLINE float_lanes column(int32_t c) const {
+    return rounded(codes_of<First % kQ4HalfRows>(codes + c * kQ4ColumnBytes) * d) + m;
+  }
+};
+template <unsigned First>
+struct q8_slice {
+  const float* scales;
+  const int8_t* codes;
+
+  static constexpr int32_t kColumns = kPfSlice, kSlices = kQ8Columns / kColumns;
+  q8_slice(const uint8_t* block, int32_t slice)
+      : scales(reinterpret_cast<const float*>(block) + slice * kPfSlice / kQ8Group * kPfBlock +
+               First),
+        codes(reinterpret_cast<const int8_t*>(block) + kQ8Codes + slice * kPfSlice * kPfBlock +
+              First) {}
+  AIE_HOST_INLINE float_lanes column(int32_t c) const {
+    const auto scale = load<float_lanes>(scales + c / kQ8Group * kPfBlock);
+    return rounded(widen_int8(codes + c * kPfBlock) * scale) + 0.0f;  // no -0, as the kernel
+  }
+};
+
+// Half a slice: the third slice of two blocks has columns of both.
+template <unsigned First>
+struct bf16_slice {
+  const uint16_t* values;
+
+  static constexpr int32_t kColumns = kPfSlice / 2, kSlices = kBf16Columns / kColumns;
+  static_assert(kSlices * kColumns == kBf16Columns);
+  bf16_slice(const uint8_t* block, int32_t slice)
+      : values(reinterpret_cast<const uint16_t*>(block) + slice * kColumns * kPfBlock + First) {}
+  AIE_HOST_INLINE float_lanes column(int32_t c) const { return widen_bf16(values + c * kPfBlock); }
+};
+
+// The largest magnitudes of eight columns of W, bf16 as the bits of fp32.
+AIE_HOST_INLINE lanes top_of(const lanes (&columns)[8]) {
+  lanes top{};
+  unroll<8>([&](auto i) {
+    const lanes magnitude = columns[i.value] & 0x7FFFFFFF;
+    top = magnitude > top ? magnitude : top;
+  });
+  return top;
+}
+AIE_HOST_INLINE lanes out_of_range(lanes top) {
+  return (top != 0) & ((top < int32_t{kLowest << 23}) |
+                       (top > static_cast<int32_t>((kHighest << 23) | 0x7FFFFF)));
+}
+
+#if defined(AIE_HOST_BYTE_BLOCKS)
+// A row of W per lane: bytes of columns 0-3 and 4-7, and exponents, as block_products.hpp has them.
+AIE_HOST_INLINE void store_bytes(lanes low, lanes high, lanes exponents, int32_t* panel) {
+  const __m512i offset = _mm512_set1_epi8(-128);
+  __m512i excess = _mm512_dpbusd_epi32(__m512i{}, offset, (__m512i)low);
+  excess = _mm512_dpbusd_epi32(excess, offset, (__m512i)high);
+  store(low, panel);
+  store(high, panel + kPfBlock);
+  store(-(lanes)excess, panel + 2 * kPfBlock);
+  store(exponents - kUnitBias, panel + 3 * kPfBlock);
+}
+// Eight columns as mantissas of their rows' blocks.
+AIE_HOST_INLINE void store_eight(const lanes (&columns)[8], lanes top, int32_t* panel) {
+  lanes exponents = top & 0x7F800000;
+  exponents = exponents > int32_t{kLowest << 23} ? exponents : lanes{} + int32_t{kLowest << 23};
+  const lanes magic = (exponents + (17 << 23)) | 0x400000;
+  lanes bytes[8];
+  unroll<8>([&](auto i) {
+    const lanes steps = (lanes)((float_lanes)columns[i.value] + (float_lanes)magic) - magic;
+    bytes[i.value] = steps < 127 ? steps : lanes{} + 127;
+  });
+  const auto four = [&](auto first) {
+    constexpr size_t kAt = first.value;
+    const auto low = (__m512i)(bytes[kAt] & 255), second = (__m512i)(bytes[kAt + 1] << 8);
+    const auto third = (__m512i)(bytes[kAt + 2] << 16), last = (__m512i)(bytes[kAt + 3] << 24);
+    const __m512i pair = _mm512_mask_mov_epi8(low, 0x2222222222222222, second);
+    const __m512i other = _mm512_mask_mov_epi8(last, 0x4444444444444444, third);
+    return (lanes)_mm512_mask_mov_epi16(pair, 0xAAAAAAAA, other);
+  };
+  store_bytes(four(std::integral_constant<size_t, 0>{}), four(std::integral_constant<size_t, 4>{}),
+              exponents, panel);
+}
+#else
+// Eight columns of W, bf16 as fp32, to multiples of their rows' units (pack.hpp).
+AIE_HOST_INLINE void round_lanes(lanes (&columns)[8], lanes top) {
+  const lanes exponents = top & 0x7F800000;
+  const auto magic = (float_lanes)((exponents + (17 << 23)) | 0x400000);
+  const auto max = (float_lanes)(exponents | 0x7E0000);
+  unroll<8>([&](auto i) {
+    const float_lanes rounded = ((float_lanes)columns[i.value] + magic) - magic;
+    columns[i.value] = (lanes)(rounded > max ? max : rounded);
+  });
+}
+
+// Eight columns of a panel, a row of W per lane, as the bits of fp32.
+AIE_HOST_INLINE void load_eight(const int32_t* panel, lanes (&columns)[8]) {
+  unroll<8 / kPfPerLane>([&](auto i) {
+    const lanes line = load<lanes>(panel + int32_t(i.value) * kPfBlock);
+    if constexpr (kPfPerLane == 1) {
+      columns[i.value] = line;
+    } else {
+      columns[2 * i.value] = line << 16;
+      columns[2 * i.value + 1] = line & ~0xFFFF;
+    }
+  });
+}
+AIE_HOST_INLINE void store_columns(const lanes (&columns)[8], int32_t* panel) {
+  unroll<8 / kPfPerLane>([&](auto i) {
+    int32_t* const to = panel + int32_t(i.value) * kPfBlock;
+    if constexpr (kPfPerLane == 1) {
+      store(columns[i.value], to);
+    } else {
+      const auto even = (simd<uint32_t, kLanes>)columns[2 * i.value] >> 16;
+      store((lanes)even | columns[2 * i.value + 1], to);
+    }
+  });
+}
+AIE_HOST_INLINE void store_eight(lanes (&columns)[8], lanes top, int32_t* panel) {
+  if constexpr (kPfBlockFloat) round_lanes(columns, top);
+  store_columns(columns, panel);
+}
+#endif
+
+// One slice of a block. False if weights are not finite or beyond what floating point multiplies
+// exactly.
+template <template <unsigned> typename Slice>
+[[gnu::noinline]] inline bool pack_slice(const uint8_t* block, int32_t slice, int32_t* panel) {
+  lanes bad{};
+  unroll<kPfBlock / kLanes>([&](auto p) {
+    constexpr unsigned kFirst = p.value * kLanes;
+    const Slice<kFirst> weights(block, slice);
+    int32_t* to = panel + kFirst;
+    for (int32_t c = 0; c < Slice<kFirst>::kColumns; c += 8) {
+      lanes columns[8];
+      unroll<8>([&](auto i) {
+        const auto bits = (lanes)weights.column(c + static_cast<int32_t>(i.value));
+        if constexpr (!kPfBlockFloat) bad |= (bits & 0x7FFFFFFF) >= 0x7F800000;
+        const auto odd = (bits >> 16) & 1;  // to nearest even
+        columns[i.value] = (bits + 0x7FFF + odd) & ~0xFFFF;
+      });
+      const lanes top = kPfBlockFloat ? top_of(columns) : lanes{};
+      bad |= out_of_range(top);
+      store_eight(columns, top, to);
+      to += kPfEight;
+    }
+  });
+  int32_t any = 0;
+  for (unsigned i = 0; i < kLanes; ++i) any |= bad[i];
+  return any == 0;
+}
+
+#if defined(AIE_HOST_BYTE_BLOCKS) && defined(__AVX512BF16__)
+// Eight columns of a half's codes are a vector. Products of a code are exact in fp32; conversions
+// to bf16 take denormals for 0, so that scales and minima must be far from them.
+template <>
+[[gnu::noinline]] inline bool pack_slice<q4nx_slice>(const uint8_t* block, int32_t slice,
+                                                     int32_t* panel) {
+  constexpr int kLeast = 24;  // exponent
+  const __m512i rows = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+  const __m512i shift = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+  const auto below = [](__m512i magnitude, int exponent) {
+    return _mm512_test_epi32_mask(magnitude, magnitude) &
+           _mm512_cmplt_epi32_mask(magnitude, _mm512_set1_epi32(exponent << 23));
+  };
+  const __m512i unsigned_bits = _mm512_set1_epi32(0x7FFFFFFF);
+  __mmask16 bad = 0;
+  lanes beyond{};
+  for (int32_t half = 0; half < 2; ++half, panel += kQ4HalfRows) {
+    const auto* scales = reinterpret_cast<const uint16_t*>(block) + slice * kQ4Rows;
+    scales += half * kQ4HalfRows;
+    const auto d = (__m512)widen_bf16(scales), m = (__m512)widen_bf16(scales + kQ4Plane / 2);
+    for (const __m512 scale : {d, m}) {
+      const __m512i magnitude = _mm512_and_si512((__m512i)scale, unsigned_bits);
+      bad |= below(magnitude, kLeast) |
+             _mm512_cmpgt_epi32_mask(magnitude, _mm512_set1_epi32(0x7F7FFFFF));
+    }
+    const uint8_t* codes =
+        block + kQ4Codes + half * kQ4HalfBytes + slice * kPfSlice * kQ4ColumnBytes;
+    int32_t* to = panel;
+    for (int32_t c = 0; c < kPfSlice; c += 8, codes += 8 * kQ4ColumnBytes) {
+      const __m512i all = _mm512_loadu_si512(codes);
+      lanes columns[8];
+      __m512 top = _mm512_setzero_ps();
+      unroll<8>([&](auto i) {
+        const __m512i own = _mm512_add_epi32(rows, _mm512_set1_epi32(2 * i.value));
+        const __m512i moved = _mm512_srlv_epi32(_mm512_permutexvar_epi32(own, all), shift);
+        const __m512 code = _mm512_cvtepi32_ps(_mm512_and_si512(moved, _mm512_set1_epi32(15)));
+        const __m256bh rounded = _mm512_cvtneps_pbh(_mm512_fmadd_ps(code, d, m));
+        const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)rounded), 16);
+        columns[i.value] = (lanes)bits;
+        top = _mm512_range_ps(top, (__m512)bits, 0x0B);  // the larger magnitude
+      });
+      beyond |= out_of_range((lanes)top);
+      store_eight(columns, (lanes)top, to);
+      to += kPfEight;
+    }
+  }
+  bad |= _mm512_test_epi32_mask((__m512i)beyond, (__m512i)beyond);
+  return bad == 0;
+}
+#endif
+
+// Whether all weights of a slice are 0, bit by bit, as those that pad a width are: their products
+// add nothing.
+AIE_HOST_INLINE bool all_zero(const int32_t* panel) {
+  constexpr int32_t kWords = kPfBytes ? 2 * kPfBlock : kPfEight;  // of weights
+  for (int32_t eight = 0; eight < pf_panel(kPfSlice); eight += kPfEight) {
+    for (int32_t i = 0; i < kWords; i += int32_t(kLanes)) {
+      const lanes some = load<lanes>(panel + eight + i);
+      int32_t any = 0;
+      for (unsigned lane = 0; lane < kLanes; ++lane) any |= some[lane];
+      if (any != 0) return false;
+    }
+  }
+  return true;
+}
+
+// A panel as what a core keeps of it in place of an expanded slice, in as many bytes: bfloat16
+// [k][32]; npu2 per 8 columns 32 exponents, then mantissas [8][32], which hold it as exactly.
+inline constexpr int32_t kPfKept = kPfBlock * kPfSlice * (kPfBlockFloat ? 9 : 16) / 8;
+
+#if defined(AIE_HOST_BYTE_BLOCKS)
+// `steps` of 8 columns each.
+[[gnu::noinline]] inline void keep_panel(const int32_t* panel, int32_t steps, uint8_t* kept) {
+  const auto put = [](__m512i words, uint8_t* to) { store(_mm512_cvtepi32_epi8(words), to); };
+  for (; steps > 0; --steps, panel += kPfEight, kept += kPfKept / 4) {
+    for (int32_t n = 0; n < kPfBlock; n += kLanes) {
+      const auto exponents =
+          (simd<uint32_t, kLanes>)(load<lanes>(panel + 3 * kPfBlock + n) + kUnitBias);
+      put((__m512i)(exponents >> 23), kept + n);
+      unroll<2>([&](auto half) {
+        const auto four = load<__m512i>(panel + int32_t(half.value) * kPfBlock + n);
+        unroll<4>([&](auto i) {
+          put(_mm512_srli_epi32(four, 8 * i.value),
+              kept + (1 + int32_t(4 * half.value + i.value)) * kPfBlock + n);
+        });
+      });
+    }
+  }
+}
+
+[[gnu::noinline]] inline void kept_panel(const uint8_t* kept, int32_t* panel) {
+  for (int32_t step = 0; step < 4; ++step, kept += kPfKept / 4, panel += kPfEight) {
+    for (int32_t n = 0; n < kPfBlock; n += kLanes) {
+      const auto column = [&](int32_t i) {
+        return widen_bytes<kLanes>(kept + (1 + i) * kPfBlock + n);
+      };
+      const auto four = [&](int32_t first) {
+        return column(first) | column(first + 1) << 8 | column(first + 2) << 16 |
+               column(first + 3) << 24;
+      };
+      store_bytes(four(0), four(4), widen_bytes<kLanes>(kept + n) << 23, panel + n);
+    }
+  }
+}
+#else
+// `steps` of 8 columns each.
+[[gnu::noinline]] inline void keep_panel(const int32_t* panel, int32_t steps, uint8_t* kept) {
+  for (; steps > 0; --steps, panel += 8 / kPfPerLane * kPfBlock, kept += kPfKept / 4) {
+    for (int32_t n = 0; n < kPfBlock; n += kLanes) {
+      lanes columns[8];
+      load_eight(panel + n, columns);
+#if __AIE_ARCH__ >= 21
+      lanes top{}, positive{};
+      unroll<8>([&](auto i) {
+        const lanes value = columns[i.value], magnitude = value & 0x7FFFFFFF;
+        top = magnitude > top ? magnitude : top;
+        positive = value > positive ? value : positive;
+      });
+      // A power of two below zero has mantissa -128, beside which others may have all their bits.
+      const lanes lowest = ((top & 0x7FFFFF) == 0) & (positive < top);  // all bits, if so
+      const lanes exponent = (top >> 23) + lowest;
+      const auto scale = (float_lanes)((260 - exponent) << 23);  // to mantissas of seven bits
+      store(__builtin_convertvector(exponent, simd<int8_t, kLanes>), kept + n);
+      unroll<8>([&](auto i) {
+        const auto mantissa = __builtin_convertvector((float_lanes)columns[i.value] * scale, lanes);
+        store(__builtin_convertvector(mantissa, simd<int8_t, kLanes>),
+              kept + (1 + int32_t(i.value)) * kPfBlock + n);
+      });
+#else
+      unroll<8>([&](auto i) {
+        const auto high = (simd<uint32_t, kLanes>)columns[i.value] >> 16;
+        store(__builtin_convertvector(high, simd<uint16_t, kLanes>),
+              kept + (int32_t(i.value) * kPfBlock + n) * 2);
+      });
+#endif
+    }
+  }
+}
+
+[[gnu::noinline]] inline void kept_panel(const uint8_t* kept, int32_t* panel) {
+  for (int32_t step = 0; step < 4; ++step, kept += kPfKept / 4) {
+    for (int32_t n = 0; n < kPfBlock; n += kLanes) {
+      lanes columns[8];
+#if __AIE_ARCH__ >= 21
+      const lanes exponent = widen_bytes<kLanes>(kept + n);
+      const auto unit = (float_lanes)((exponent > 6 ? exponent - 6 : lanes{}) << 23);
+      unroll<8>([&](auto i) {
+        const auto* const from = reinterpret_cast<const int8_t*>(kept);
+        const lanes mantissa = widen_bytes<kLanes>(from + (1 + int32_t(i.value)) * kPfBlock + n);
+        columns[i.value] = (lanes)(__builtin_convertvector(mantissa, float_lanes) * unit);
+      });
+#else
+      unroll<8>([&](auto i) {
+        const auto* const from = reinterpret_cast<const uint16_t*>(kept);
+        columns[i.value] = (lanes)widen_bf16(from + int32_t(i.value) * kPfBlock + n);
+      });
+#endif
+      store_columns(columns, panel + n);
+    }
+    panel += 8 / kPfPerLane * kPfBlock;
+  }
+}
+#endif
+
+}  // namespace host
+AIE_HOST_END
