@@ -110,6 +110,43 @@ TEST_CASE("walks agree with the enumeration, whatever the chunks") {
   }
 }
 
+// Tiles of matrices: runs side by side in rows, rows of them below each other. Run by run, in
+// order, also where the linear side is part of the same memory.
+TEST_CASE("walks over tiles move runs of any size one after the other") {
+  for (const uint32_t run : {1u, 2u, 3u, 4u, 8u, 16u, 32u, 64u}) {
+    for (const uint32_t rows : {2u, 3u, 8u}) {
+      for (const uint32_t across : {2u, 3u, 8u}) {
+        for (const uint32_t room : {0u, 5u}) {  // words between rows
+          constexpr uint32_t kBands = 3;
+          const uint32_t pitch = across * run + room, words = kBands * rows * across * run;
+          Bd bd;
+          bd.wrap = {run, rows, across};
+          bd.step = {1, pitch, run, rows * pitch};
+          const uint32_t extent = kBands * rows * pitch;
+          for (const uint32_t distance : {extent, run, 2 * run + 1}) {  // of the linear side
+            Words before(2 * extent + 2 * words);
+            for (size_t i = 0; i < before.size(); ++i) before[i] = static_cast<uint32_t>(i);
+            Words gathered = before, scattered = before, expected = before, back = before;
+            for (uint32_t k = 0; k < words; k += run) {
+              const uint64_t at = offset_of(bd, 4, k);
+              std::memmove(&expected[distance + k], &expected[at], 4 * run);
+              std::memmove(&back[at], &back[distance + k], 4 * run);
+            }
+            CAPTURE(run);
+            CAPTURE(rows);
+            CAPTURE(across);
+            CAPTURE(distance);
+            Walk(bytes(gathered), bd, 4).gather(bytes(gathered) + 4 * distance, words);
+            REQUIRE(gathered == expected);
+            Walk(bytes(scattered), bd, 4).scatter(bytes(scattered) + 4 * distance, words);
+            REQUIRE(scattered == back);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("take_contiguous hands out exactly the contiguous runs") {
   Random random(8);
   for (int round = 0; round < 2000; ++round) {
