@@ -1,5 +1,6 @@
-// Products of bfp16 in the builds with AVX512_VNNI (`v4bf16`): mantissas are multiplied as bytes, which is exact and
-// takes half the instructions of bf16; the sum of a block, times its two units, is then added to C.
+// Products of bfp16 in the builds with AVX512_VNNI (`v4bf16`): mantissas are multiplied as bytes,
+// which is exact and takes half the instructions of bf16; the sum of a block, times its two units,
+// is then added to C.
 //
 // vpdpbusd multiplies unsigned by signed bytes: A enters as a + 128, and sums begin with
 // -128 * sum_k(b). A unit is 2^(E - 133) for a block's exponent E: both of a block's multiply by
