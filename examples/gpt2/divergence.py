@@ -33,7 +33,8 @@ def recorded() -> Iterator[list[Divergence]]:
         call = prepare(a, b, **choices)
 
         def finish() -> None:
-            call.finish()
+            if call.finish is not None:
+                call.finish()
             exact = a.astype(np.float64) @ b.astype(np.float64)
             if choices.get("bias") is not None:
                 exact += np.asarray(choices["bias"], np.float64)
