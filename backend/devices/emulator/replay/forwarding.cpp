@@ -207,8 +207,7 @@ bool Forwarding::free_between(size_t first, size_t last, const Place& place, uin
   });
 }
 
-// Whether what an action writes may go elsewhere: a call's only result, or another
-// copy's.
+// Whether what an action writes may go elsewhere: a call's only result, or what a copy copies.
 bool Forwarding::may_begin(const Action& writer) const {
   if (writer.kind == Action::Kind::kCopy) return true;
   const CallAction& call = lane_.calls[writer.index];

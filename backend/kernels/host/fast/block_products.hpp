@@ -175,13 +175,39 @@ AIE_HOST_INLINE void store_sums(simd<float, 16> sums, T* c) {
   }
 }
 
+// sums += a tile of A times eight k of 16 * kV columns of a panel.
+template <unsigned kV>
+AIE_HOST_INLINE void add_block_products(const uint8_t* a, const int32_t* panel,
+                                        simd<float, 16> (&sums)[8][kV]) {
+  const auto of_panel = [&](auto row, auto v) {
+    return load<__m512i>(panel + row * kBlockPanel + int32_t(v.value) * 16);
+  };
+  __m512i low[kV], high[kV], begin[kV], unit[kV];
+  unroll<kV>([&](auto v) {
+    low[v.value] = of_panel(0, v);
+    high[v.value] = of_panel(1, v);
+    begin[v.value] = of_panel(2, v);
+    unit[v.value] = of_panel(3, v);
+  });
+  unroll<8>([&](auto i) {
+    const __m512i x = _mm512_set1_epi32(load<int32_t>(a + 8 * i.value));
+    const __m512i y = _mm512_set1_epi32(load<int32_t>(a + 8 * i.value + 4));
+    const __m512i exponent = _mm512_set1_epi32(load<int32_t>(a + 64 + 4 * i.value));
+    unroll<kV>([&](auto v) {
+      __m512i sum = _mm512_dpbusd_epi32(begin[v.value], x, low[v.value]);
+      sum = _mm512_dpbusd_epi32(sum, y, high[v.value]);
+      const auto units = (simd<float, 16>)_mm512_add_epi32(exponent, unit[v.value]);
+      sums[i.value][v.value] += (simd<float, 16>)_mm512_cvtepi32_ps(sum) * units;
+    });
+  });
+}
+
 // c += A @ B for a row of tiles of A and 2 * kV columns of tiles. The tiles of C lie one after the
 // other; those of the next row, if any, at `next`.
 template <unsigned kV, typename T>
 [[gnu::noinline]] inline void multiply_block_row(const uint8_t* a, const int32_t* panel,
                                                  int32_t depth, T* c, const T* next) {
-  using vector = simd<float, 16>;
-  vector sums[8][kV];
+  simd<float, 16> sums[8][kV];
   unroll<8>([&](auto i) {
     unroll<kV>([&](auto v) {
       sums[i.value][v.value] = load_sums(c + int32_t(i.value) * 8 + int32_t(v.value) * 128);
@@ -191,27 +217,7 @@ template <unsigned kV, typename T>
     for (uint32_t i = 0; i < 128 * kV; i += 64 / sizeof(T)) __builtin_prefetch(next + i, 1);
   }
   for (int32_t step = 0; step < depth; ++step, a += kBlockTile, panel += kBlockLanes) {
-    const auto of_panel = [&](auto row, auto v) {
-      return load<__m512i>(panel + row * kBlockPanel + int32_t(v.value) * 16);
-    };
-    __m512i low[kV], high[kV], begin[kV], unit[kV];
-    unroll<kV>([&](auto v) {
-      low[v.value] = of_panel(0, v);
-      high[v.value] = of_panel(1, v);
-      begin[v.value] = of_panel(2, v);
-      unit[v.value] = of_panel(3, v);
-    });
-    unroll<8>([&](auto i) {
-      const __m512i x = _mm512_set1_epi32(load<int32_t>(a + 8 * i.value));
-      const __m512i y = _mm512_set1_epi32(load<int32_t>(a + 8 * i.value + 4));
-      const __m512i exponent = _mm512_set1_epi32(load<int32_t>(a + 64 + 4 * i.value));
-      unroll<kV>([&](auto v) {
-        __m512i sum = _mm512_dpbusd_epi32(begin[v.value], x, low[v.value]);
-        sum = _mm512_dpbusd_epi32(sum, y, high[v.value]);
-        const auto units = (vector)_mm512_add_epi32(exponent, unit[v.value]);
-        sums[i.value][v.value] += (vector)_mm512_cvtepi32_ps(sum) * units;
-      });
-    });
+    add_block_products<kV>(a, panel, sums);
   }
   unroll<8>([&](auto i) {
     unroll<kV>([&](auto v) {

@@ -5,7 +5,8 @@
 //          even k; denormal operands and results count as zero. Else fp32, one k after the other.
 //   int8   AVX512VNNI: four bytes, vpdpbusd. It multiplies unsigned by signed bytes: A enters as
 //          a + 128, and 128 * sum_k(b) is subtracted from C. Else widened to int16.
-//   int16  pairs, vpdpwssd or vpmaddwd. (bfp16: as bf16, which holds it, or block_products.hpp.)
+//   int16  pairs, vpdpwssd or vpmaddwd.
+//   bfp16  as fp32, which holds it; in the builds with AVX512VNNI as bytes (block_products.hpp).
 // Integer sums are exact modulo 2^32 in every case.
 #pragma once
 

@@ -27,12 +27,14 @@ namespace host {
 // Slice `slice` of `count` elements of an object of A.
 [[gnu::noinline]] inline bool pack_activations(const bfloat16* a, int32_t slice, int32_t count,
                                                pf_packed* out) {
+#if __AIE_ARCH__ >= 21
+  const auto* bytes = reinterpret_cast<const uint8_t*>(a) + slice * (count / 8 * 9);
+  const auto* blocks = reinterpret_cast<const bfp16ebs8*>(bytes);
 #if defined(AIE_HOST_BYTE_BLOCKS)
-  const auto* blocks = reinterpret_cast<const uint8_t*>(a) + slice * (count / 8 * 9);
-  return pack_block_a<tile_of_blocks>(reinterpret_cast<const bfp16ebs8*>(blocks), count, out);
-#elif __AIE_ARCH__ >= 21
-  const auto* blocks = reinterpret_cast<const uint8_t*>(a) + slice * (count / 8 * 9);
-  return decode_bfp16(reinterpret_cast<const bfp16ebs8*>(blocks), count, out);
+  return pack_block_a<tile_of_blocks>(blocks, count, out);
+#else
+  return decode_bfp16(blocks, count, out);
+#endif
 #else
   return pack_a<bfloat16, false>(a + slice * count, count, out);
 #endif
@@ -81,39 +83,41 @@ inline const pf_packed* activations_of(const bfloat16* a, int32_t m, int32_t sli
 // Sums of kPfRows x 2 vectors stay in registers for the columns of a panel, steps of k.
 inline constexpr int32_t kPfRows = kSimdBytes == 64 ? 8 : 4, kPfWidth = 2 * kLanes;
 
+// Sums of kPfRows rows and kPfWidth columns += eight columns of A times those of a panel.
+using pf_sums = pf_format::vector;
+AIE_HOST_INLINE void multiply_eight(const pf_packed* a, const int32_t* panel,
+                                    pf_sums (&c)[kPfRows][2]) {
 #if defined(AIE_HOST_BYTE_BLOCKS)
+  static_assert(kPfRows == kPfTileRows && kPfWidth == kPfBlock && kPfBlock == kBlockPanel);
+  add_block_products<2>(a, panel, c);
+#else
+  unroll<8 / kPfPerLane>([&](auto q) {
+    const lanes left = load<lanes>(panel), right = load<lanes>(panel + kLanes);
+    unroll<kPfRows>([&](auto i) {
+      constexpr int32_t kTile = i.value / kPfTileRows, kRow = i.value % kPfTileRows;
+      const auto x = load<int32_t>(a + kTile * kPfTileRows * kPfSlice + kRow * 8 +
+                                   int32_t(q.value) * kPfPerLane);
+      c[i.value][0] = pf_format::dot(c[i.value][0], x, left);
+      c[i.value][1] = pf_format::dot(c[i.value][1], x, right);
+    });
+    panel += kPfBlock;
+  });
+#endif
+}
+
 // sums += A W for kPfRows rows and kPfWidth columns; `stride` from row to row of the sums.
 template <int32_t kSteps>
 AIE_HOST_INLINE void multiply_part(const pf_packed* a, const int32_t* panel, float* sums,
                                    int32_t stride) {
-  static_assert(kPfRows == kPfTileRows && kPfWidth == kPfBlock);
-  float_lanes c[kPfRows][2];
+  pf_sums c[kPfRows][2];
   unroll<kPfRows>([&](auto i) {
     unroll<2>([&](auto v) {
       c[i.value][v.value] =
-          load<float_lanes>(sums + int32_t(i.value) * stride + int32_t(v.value * kLanes));
+          load<pf_sums>(sums + int32_t(i.value) * stride + int32_t(v.value * kLanes));
     });
   });
   for (int32_t step = 0; step < kSteps; ++step, a += kPfTile, panel += kPfEight) {
-    const auto line = [&](auto number, auto v) {
-      return load<__m512i>(panel + number * kPfBlock + int32_t(v.value * kLanes));
-    };
-    __m512i low[2], high[2], begin[2], unit[2];
-    unroll<2>([&](auto v) {
-      low[v.value] = line(0, v), high[v.value] = line(1, v);
-      begin[v.value] = line(2, v), unit[v.value] = line(3, v);
-    });
-    unroll<kPfRows>([&](auto i) {
-      const __m512i x = _mm512_set1_epi32(load<int32_t>(a + 8 * i.value));
-      const __m512i y = _mm512_set1_epi32(load<int32_t>(a + 8 * i.value + 4));
-      const __m512i exponent = _mm512_set1_epi32(load<int32_t>(a + 64 + 4 * i.value));
-      unroll<2>([&](auto v) {
-        __m512i sum = _mm512_dpbusd_epi32(begin[v.value], x, low[v.value]);
-        sum = _mm512_dpbusd_epi32(sum, y, high[v.value]);
-        const auto units = (float_lanes)_mm512_add_epi32(exponent, unit[v.value]);
-        c[i.value][v.value] += (float_lanes)_mm512_cvtepi32_ps(sum) * units;
-      });
-    });
+    multiply_eight(a, panel, c);
   }
   unroll<kPfRows>([&](auto i) {
     unroll<2>([&](auto v) {
@@ -121,41 +125,6 @@ AIE_HOST_INLINE void multiply_part(const pf_packed* a, const int32_t* panel, flo
     });
   });
 }
-#else
-// sums += A W for kPfRows rows and kPfWidth columns; `stride` from row to row of the sums.
-template <int32_t kSteps>
-AIE_HOST_INLINE void multiply_part(const pf_packed* a, const int32_t* panel, float* sums,
-                                   int32_t stride) {
-  using vector = pf_format::vector;
-  constexpr unsigned kQ = 8 / kPfPerLane;
-  vector c[kPfRows][2];
-  unroll<kPfRows>([&](auto i) {
-    unroll<2>([&](auto v) {
-      c[i.value][v.value] =
-          load<vector>(sums + int32_t(i.value) * stride + int32_t(v.value * kLanes));
-    });
-  });
-  for (int32_t step = 0; step < kSteps; ++step) {
-    unroll<kQ>([&](auto q) {
-      const lanes left = load<lanes>(panel), right = load<lanes>(panel + kLanes);
-      unroll<kPfRows>([&](auto i) {
-        constexpr int32_t kTile = i.value / kPfTileRows, kRow = i.value % kPfTileRows;
-        const auto x = load<int32_t>(a + kTile * kPfTileRows * kPfSlice + kRow * 8 +
-                                     int32_t(q.value) * kPfPerLane);
-        c[i.value][0] = pf_format::dot(c[i.value][0], x, left);
-        c[i.value][1] = pf_format::dot(c[i.value][1], x, right);
-      });
-      panel += kPfBlock;
-    });
-    a += kPfTileRows * 8;
-  }
-  unroll<kPfRows>([&](auto i) {
-    unroll<2>([&](auto v) {
-      store(c[i.value][v.value], sums + int32_t(i.value) * stride + int32_t(v.value * kLanes));
-    });
-  });
-}
-#endif
 
 // Panels of a slice: one of each row-block; of bfloat16 one of each half of its columns.
 struct Panels {
