@@ -174,6 +174,67 @@ TEST_CASE("gemv_block: random values within the bound of tests/python/compare.py
   }
 }
 
+// Groups of 32 columns, which a build may bring to one unit: of equal sizes, with all bits of bf16
+// set, with few or many that are tiny beside the largest, of zeros.
+TEST_CASE("gemv_block: columns of widely different sizes are exact in every build") {
+  const auto of_group = [](int group, int c) -> float {
+    const auto odd = static_cast<float>(2 * (c % 4) - 3);
+    switch (group) {
+      case 0:
+        return 255 * odd / 3;
+      case 1:
+        return c % 2 == 0 ? 1020 : -1020;
+      case 2:
+        return c == 5 ? 1024 : (c % 6 == 0 ? odd / 4 : odd * 64);
+      case 3:
+        return c == 31 ? -1020 : odd / 4;
+      case 4:
+        return 0;
+      case 5:
+        return c == 7 ? 0.25f : 0;
+      case 6:
+        return c % 8 == 0 ? odd / 4 : (odd > 0 ? 63.75f : -63.75f);
+      default:
+        return c == 0 ? 1024 : 0.25f;
+    }
+  };
+  for (const Build& build : builds()) {
+    CAPTURE(build.name());
+    const HostKernel kernel = build.find("gemv_block");
+    for (const int power : {0, -110, 100, -60, 60}) {
+      CAPTURE(power);
+      Memory memory(3);
+      memory.setup(1, 1, 2, 1, 1);
+      for (int c = 0; c < 256; ++c) {
+        memory.x[c] = bf16_word(std::ldexp(of_group(c / 32, c % 32), power));
+        REQUIRE(bf16_value(memory.x[c]) == std::ldexp(of_group(c / 32, c % 32), power));
+      }
+      CoreState core;
+      kernel(memory.arguments(1), core);
+      int wrong = 0;
+      for (int r = 0; r < 32; ++r) wrong += double{memory.sums[r]} != memory.product(0, r);
+      CHECK(wrong == 0);
+    }
+  }
+}
+
+TEST_CASE("gemv_block: infinities and NaNs of x arrive in every build") {
+  for (const Build& build : builds()) {
+    CAPTURE(build.name());
+    const HostKernel kernel = build.find("gemv_block");
+    for (const uint16_t word : {uint16_t{0x7F80}, uint16_t{0x7FC0}}) {
+      Memory memory(3);
+      memory.setup(1, 1, 2, 1, 1);
+      memory.x[77] = word;
+      CoreState core;
+      kernel(memory.arguments(1), core);
+      int finite = 0;
+      for (int r = 0; r < 32; ++r) finite += std::isfinite(memory.sums[r]) ? 1 : 0;
+      CHECK(finite == 0);
+    }
+  }
+}
+
 TEST_CASE("gemv_block: a complete row-block leaves as bf16, fp32 or a list, and the sums restart") {
   for (const Build& build : builds()) {
     CAPTURE(build.name());

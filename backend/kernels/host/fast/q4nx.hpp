@@ -1,75 +1,14 @@
-// Q4NX blocks in the `fast` builds: 4-bit codes to vectors, and blocks times vectors.
-//
-// The block's layout and the arithmetic are those of aie_kernels/gemv_q4nx.h. With AVX512BF16 the
-// codes enter as bf16 pairs 128 + code (vdpbf16ps: denormal factors and results count as zero);
-// without it they are exact fp32 and s = sum code x.
+// Q4NX blocks times vectors in the `fast` builds, with the arithmetic of aie_kernels/gemv_q4nx.h.
+// With AVX512BF16 the codes enter as bf16 pairs 128 + code (vdpbf16ps: denormal factors and results
+// count as zero); with AVX2 alone x becomes bytes (q4nx_bytes.hpp) if it can; else codes are exact
+// fp32 and s = sum code x.
 #pragma once
 
-#include "aie_kernels/q4nx_block.h"
-#include "simd.hpp"
+#include "q4nx_bytes.hpp"
+#include "q4nx_layout.hpp"
 
 AIE_HOST_BEGIN
 namespace host {
-
-inline constexpr int32_t kQ4Rows = npu::q4nx::kRows, kQ4Columns = npu::q4nx::kColumns;
-inline constexpr int32_t kQ4Group = npu::q4nx::kGroup, kQ4HalfRows = 16;
-inline constexpr int32_t kQ4Groups = npu::q4nx::kGroups;
-inline constexpr int32_t kQ4Plane = npu::q4nx::kPlaneBytes, kQ4Codes = npu::q4nx::kCodesAt;
-inline constexpr int32_t kQ4HalfBytes = kQ4Columns * kQ4HalfRows / 2;
-inline constexpr int32_t kQ4ColumnBytes = kQ4HalfRows / 2;  // of one half
-
-using float_lanes = simd<float, kLanes>;
-
-// kLanes bf16 as fp32.
-AIE_HOST_INLINE float_lanes widen_bf16(const uint16_t* p) {
-  const auto bits = __builtin_convertvector(load<simd<uint16_t, kLanes>>(p), lanes);
-  return (float_lanes)(bits << 16);
-}
-
-// Rows First .. First + kLanes - 1 of one half's column of 16 codes, as fp32.
-template <unsigned First>
-AIE_HOST_INLINE float_lanes codes_of(const uint8_t* column) {
-#if defined(__AVX512F__)
-  // Even lanes have rows 0-7, odd lanes rows 8-15, four bits apart: put in order by the permute.
-  const __m512i order = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
-  const __m512i shift = _mm512_setr_epi32(0, 0, 4, 4, 8, 8, 12, 12, 16, 16, 20, 20, 24, 24, 28, 28);
-  long long bytes;
-  __builtin_memcpy(&bytes, column, 8);
-  const __m512i codes =
-      _mm512_and_si512(_mm512_srlv_epi32(_mm512_set1_epi64(bytes), shift), _mm512_set1_epi32(15));
-  return (float_lanes)_mm512_cvtepi32_ps(_mm512_permutexvar_epi32(order, codes));
-#else
-  int32_t bytes = 0;
-  __builtin_memcpy(&bytes, column + First / 2, kLanes / 2);  // not beyond the block
-#if defined(__AVX2__)
-  const __m256i shift = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
-  const __m256i codes =
-      _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(bytes), shift), _mm256_set1_epi32(15));
-  return (float_lanes)_mm256_cvtepi32_ps(codes);
-#else
-  lanes out{};
-  for (unsigned i = 0; i < kLanes; ++i) out[i] = bytes >> 4 * i & 15;
-  return __builtin_convertvector(out, float_lanes);
-#endif
-#endif
-}
-
-AIE_HOST_INLINE float sum_of(float_lanes v) {
-  float total = 0;
-  for (unsigned i = 0; i < kLanes; ++i) total += v[i];
-  return total;
-}
-
-inline constexpr int32_t kQ4BlockBytes = kQ4Codes + 2 * kQ4HalfBytes, kQ4Line = 64;
-
-// The blocks that usually come next lie behind this one, in memory: part `part` of `parts` of the
-// one after the next is fetched into L2, far enough ahead for memory to answer.
-AIE_HOST_INLINE void prefetch_ahead(const uint8_t* block, int32_t part, int32_t parts) {
-  const int32_t size = kQ4BlockBytes / parts;
-  for (int32_t line = 0; line < size; line += kQ4Line) {
-    __builtin_prefetch(block + 2 * kQ4BlockBytes + part * size + line, 0, 2);
-  }
-}
 
 #if defined(__AVX512BF16__)
 
@@ -229,7 +168,7 @@ AIE_HOST_INLINE void q4nx_block(const uint8_t* block, const bfloat16* x, float* 
 
 // y += block x for kVectors lines of 256.
 template <int32_t kVectors>
-[[gnu::noinline]] inline void q4nx_block(const uint8_t* block, const bfloat16* x, float* y) {
+[[gnu::noinline]] inline void q4nx_floats(const uint8_t* block, const bfloat16* x, float* y) {
   const auto* d = reinterpret_cast<const uint16_t*>(block);
   const auto* m = reinterpret_cast<const uint16_t*>(block + kQ4Plane);
   const auto* lines = reinterpret_cast<const uint16_t*>(x);
@@ -270,6 +209,16 @@ template <int32_t kVectors>
       });
     }
   }
+}
+
+// y += block x for kVectors lines of 256.
+template <int32_t kVectors>
+AIE_HOST_INLINE void q4nx_block(const uint8_t* block, const bfloat16* x, float* y) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  for (int32_t v = 0; v < kVectors; ++v) q4nx_bytes(block, x + v * kQ4Columns, y + v * kQ4Rows);
+#else
+  q4nx_floats<kVectors>(block, x, y);
+#endif
 }
 
 #endif

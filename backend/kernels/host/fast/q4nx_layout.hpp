@@ -1,0 +1,72 @@
+// Where a Q4NX block has its planes and codes (aie_kernels/gemv_q4nx.h), and its 4-bit codes as
+// vectors.
+#pragma once
+
+#include "aie_kernels/q4nx_block.h"
+#include "simd.hpp"
+
+AIE_HOST_BEGIN
+namespace host {
+
+inline constexpr int32_t kQ4Rows = npu::q4nx::kRows, kQ4Columns = npu::q4nx::kColumns;
+inline constexpr int32_t kQ4Group = npu::q4nx::kGroup, kQ4HalfRows = 16;
+inline constexpr int32_t kQ4Groups = npu::q4nx::kGroups;
+inline constexpr int32_t kQ4Plane = npu::q4nx::kPlaneBytes, kQ4Codes = npu::q4nx::kCodesAt;
+inline constexpr int32_t kQ4HalfBytes = kQ4Columns * kQ4HalfRows / 2;
+inline constexpr int32_t kQ4ColumnBytes = kQ4HalfRows / 2;  // of one half
+
+using float_lanes = simd<float, kLanes>;
+
+// kLanes bf16 as fp32.
+AIE_HOST_INLINE float_lanes widen_bf16(const uint16_t* p) {
+  const auto bits = __builtin_convertvector(load<simd<uint16_t, kLanes>>(p), lanes);
+  return (float_lanes)(bits << 16);
+}
+
+// Rows First .. First + kLanes - 1 of one half's column of 16 codes, as fp32.
+template <unsigned First>
+AIE_HOST_INLINE float_lanes codes_of(const uint8_t* column) {
+#if defined(__AVX512F__)
+  // Even lanes have rows 0-7, odd lanes rows 8-15, four bits apart: put in order by the permute.
+  const __m512i order = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+  const __m512i shift = _mm512_setr_epi32(0, 0, 4, 4, 8, 8, 12, 12, 16, 16, 20, 20, 24, 24, 28, 28);
+  long long bytes;
+  __builtin_memcpy(&bytes, column, 8);
+  const __m512i codes =
+      _mm512_and_si512(_mm512_srlv_epi32(_mm512_set1_epi64(bytes), shift), _mm512_set1_epi32(15));
+  return (float_lanes)_mm512_cvtepi32_ps(_mm512_permutexvar_epi32(order, codes));
+#else
+  int32_t bytes = 0;
+  __builtin_memcpy(&bytes, column + First / 2, kLanes / 2);  // not beyond the block
+#if defined(__AVX2__)
+  const __m256i shift = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
+  const __m256i codes =
+      _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(bytes), shift), _mm256_set1_epi32(15));
+  return (float_lanes)_mm256_cvtepi32_ps(codes);
+#else
+  lanes out{};
+  for (unsigned i = 0; i < kLanes; ++i) out[i] = bytes >> 4 * i & 15;
+  return __builtin_convertvector(out, float_lanes);
+#endif
+#endif
+}
+
+AIE_HOST_INLINE float sum_of(float_lanes v) {
+  float total = 0;
+  for (unsigned i = 0; i < kLanes; ++i) total += v[i];
+  return total;
+}
+
+inline constexpr int32_t kQ4BlockBytes = kQ4Codes + 2 * kQ4HalfBytes, kQ4Line = 64;
+
+// The blocks that usually come next lie behind this one, in memory: part `part` of `parts` of the
+// one after the next is fetched into L2, far enough ahead for memory to answer.
+AIE_HOST_INLINE void prefetch_ahead(const uint8_t* block, int32_t part, int32_t parts) {
+  const int32_t size = kQ4BlockBytes / parts;
+  for (int32_t line = 0; line < size; line += kQ4Line) {
+    __builtin_prefetch(block + 2 * kQ4BlockBytes + part * size + line, 0, 2);
+  }
+}
+
+}  // namespace host
+AIE_HOST_END
