@@ -53,8 +53,10 @@ inline void find_visible(const Job& job, int32_t* work) {
   NPU_ROLLED do {
     NPU_SERIAL_FOR(int32_t row = 0, row != kRows, ++row) {
       const int32_t from = std::max(first, query + row - back);
+      const int32_t behind =
+          query + row < job.queries_from ? from : std::min(end, query + row + on);
       work[kBefore] = int32_t(0x80000000 - uint32_t(from));
-      work[kLength] = std::max(std::min(end, query + row + on) - from, 0) ^ INT32_MIN;
+      work[kLength] = std::max(behind - from, 0) ^ INT32_MIN;
       ++work;
     }
     ++head;
@@ -224,7 +226,8 @@ bool header_fits(const Job& job) {
   if (job.chunks < 0 || int64_t{job.chunks} * chunk_positions(job.head_dim) > kFarthest) {
     return false;
   }
-  for (const int32_t at : {job.query_position, job.key_position, job.keys_from, job.keys_end}) {
+  for (const int32_t at :
+       {job.query_position, job.queries_from, job.key_position, job.keys_from, job.keys_end}) {
     if (!near(at)) return false;
   }
   if (job.first_unit < 0 || job.first_unit > kFarthest / kRows) return false;
@@ -234,14 +237,17 @@ bool header_fits(const Job& job) {
 
 [[noreturn]] void refuse(const char* kernel, const int32_t* words, const char* what) {
   const Job& job = job_of(words);
-  npu::fail(npu::ErrorKind::kKernel,
-            "[%s] %s: kind %d, units %d, head_dim %d, chunks %d, group %d, first_unit %d, row %d, "
-            "column %d, query_position %d, key_position %d, keys %d to %d, window %d, causal %d; "
-            "%d queries, %d halves of K, %d of V, %d pieces are done; send the job's header first, "
-            "then what it announces",
-            kernel, what, job.kind, job.units, job.head_dim, job.chunks, job.group, job.first_unit,
-            job.row, job.column, job.query_position, job.key_position, job.keys_from, job.keys_end,
-            job.window, job.causal, words[kPacked], words[kScored], words[kAdded], words[kSent]);
+  npu::fail(
+      npu::ErrorKind::kKernel,
+      "[%s] %s: kind %d, units %d, head_dim %d, chunks %d, group %d, first_unit %d, row %d, "
+      "column %d, query_position %d, queries from %d, key_position %d, keys %d to %d, window %d, "
+      "causal %d; "
+      "%d queries, %d halves of K, %d of V, %d pieces are done; send the job's header first, "
+      "then what it announces",
+      kernel, what, job.kind, job.units, job.head_dim, job.chunks, job.group, job.first_unit,
+      job.row, job.column, job.query_position, job.queries_from, job.key_position, job.keys_from,
+      job.keys_end, job.window, job.causal, words[kPacked], words[kScored], words[kAdded],
+      words[kSent]);
 }
 
 // `queries`: those that are packed by now.

@@ -108,6 +108,7 @@ inline constexpr int32_t kState = 64, kRowState = 72, kAttentionState = 80;  // 
   WORD(group)         /* query heads of the key head */                                          \
   WORD(first_unit)    /* of the core in row 0, column 0 */                                       \
   WORD(query_position)/* of row 0 of unit 0 */                                                   \
+  WORD(queries_from)  /* rows of earlier positions see no key: their results are zeros */        \
   WORD(key_position)  /* of the first key of the first chunk */                                  \
   WORD(keys_from)     /* keys that exist: positions [keys_from, keys_end) */                     \
   WORD(keys_end)                                                                                 \

@@ -124,6 +124,7 @@ void PrefillPlan::attention_job(PrefillStep& step, size_t layer, int64_t kv_head
   Job job = attention_header(layer);
   job.first_unit = word(first);
   job.query_position = word(chunk_->position);
+  job.queries_from = word(chunk_->position + chunk_->lead);
   job.keys_end = word(end);
   for (int64_t r = 0; r < kArrayRows; ++r) {
     const int64_t query = chunk_->position + (number * kArrayRows + r) * high * kRows;

@@ -49,6 +49,7 @@ void PrefillPlan::batch_job(PrefillStep& step, size_t layer, std::span<const Bat
     // Units count on from row to row of the array, row-blocks of 8 positions with them.
     const int64_t before = r * per_row / layout_.group() * kRows;
     job.query_position = word(sequence.end() - kRows - before);
+    job.queries_from = word(sequence.position);
     job.keys_end = word(sequence.end());
     add_keys(channel, job, sequence.pages[layer], head.kv_head, sequence.position, sequence.end());
   }

@@ -75,7 +75,8 @@ struct Task {
   }
   bool sees(int row, int key) const {
     const int place = job.key_position + key;
-    return exists(key) && (job.causal == 0 || place <= query(row)) &&
+    return exists(key) && query(row) >= job.queries_from &&
+           (job.causal == 0 || place <= query(row)) &&
            (job.window == 0 || place > query(row) - job.window);
   }
 };

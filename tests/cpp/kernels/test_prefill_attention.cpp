@@ -69,6 +69,7 @@ TEST_CASE("prefill attention: causal, windowed and bounded keys, groups of heads
             job.key_position = 1000;
             // The core's first row is in the midst of the keys.
             job.query_position = 1000 + task.keys() / 2 - 3 - task.query(0);
+            job.queries_from = job.query_position + 7 * int(seed % 3);
             job.keys_from = 1003, job.keys_end = 1000 + task.keys() - 5;
             check(task, run(build, task));
           }
@@ -105,6 +106,19 @@ TEST_CASE("prefill attention: what does not exist has no influence, rows without
       job.chunks = 0;
       for (const float value : run(build, task)) CHECK(value == 0);
     }
+  });
+}
+
+TEST_CASE("prefill attention: rows of positions before the first query are zero, all others stay") {
+  each_build([](const Build& build) {
+    Task task(build, 128, 2, 8);
+    task.job.causal = 1, task.job.query_position = 16;
+    const std::vector<float> all = run(build, task);
+    task.job.queries_from = 16 + 7;
+    const std::vector<float> result = run(build, task);
+    check(task, result);
+    for (int i = 0; i < 7 * 128; ++i) CHECK(result[at(i)] == 0);
+    CHECK(std::equal(all.begin() + 7 * 128, all.end(), result.begin() + 7 * 128));
   });
 }
 
@@ -213,6 +227,7 @@ TEST_CASE("prefill attention: what would leave the buffers, or comes out of turn
         {"chunks", [](Job& job) { job.chunks = -1; }},
         {"many chunks", [](Job& job) { job.chunks = INT32_MAX; }},
         {"query_position", [](Job& job) { job.query_position = INT32_MAX; }},
+        {"queries_from", [](Job& job) { job.queries_from = INT32_MIN; }},
         {"key_position", [](Job& job) { job.key_position = INT32_MIN; }},
         {"keys_from", [](Job& job) { job.keys_from = INT32_MIN; }},
         {"keys_end", [](Job& job) { job.keys_end = INT32_MAX; }},

@@ -474,7 +474,9 @@ class Walk : private PrefillMemory {
     REQUIRE(job.query_position + 8 * (unit / job.group) == row_of(row, 0).position);
     REQUIRE(job.window == window);
     REQUIRE(job.causal == 1);
-    REQUIRE(job.keys_end == spans_[size_t(row_of(row, 0).sequence)].end());
+    const Span& span = spans_[size_t(row_of(row, 0).sequence)];
+    REQUIRE(job.queries_from == span.position);
+    REQUIRE(job.keys_end == span.end());
     REQUIRE(job.head_dim == s_.head_dim);
     const double scale = std::bit_cast<float>(job.scale);
     REQUIRE(scale == doctest::Approx(double{s_.attention_scale} / std::log(2.0)).epsilon(1e-6));

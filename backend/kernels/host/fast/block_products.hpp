@@ -175,31 +175,42 @@ AIE_HOST_INLINE void store_sums(simd<float, 16> sums, T* c) {
   }
 }
 
-// sums += a tile of A times eight k of 16 * kV columns of a panel.
+// Eight k of 16 * kV columns of a panel, in registers.
 template <unsigned kV>
-AIE_HOST_INLINE void add_block_products(const uint8_t* a, const int32_t* panel,
-                                        simd<float, 16> (&sums)[8][kV]) {
-  const auto of_panel = [&](auto row, auto v) {
-    return load<__m512i>(panel + row * kBlockPanel + int32_t(v.value) * 16);
-  };
+struct block_columns {
   __m512i low[kV], high[kV], begin[kV], unit[kV];
-  unroll<kV>([&](auto v) {
-    low[v.value] = of_panel(0, v);
-    high[v.value] = of_panel(1, v);
-    begin[v.value] = of_panel(2, v);
-    unit[v.value] = of_panel(3, v);
-  });
-  unroll<8>([&](auto i) {
-    const __m512i x = _mm512_set1_epi32(load<int32_t>(a + 8 * i.value));
-    const __m512i y = _mm512_set1_epi32(load<int32_t>(a + 8 * i.value + 4));
-    const __m512i exponent = _mm512_set1_epi32(load<int32_t>(a + 64 + 4 * i.value));
+
+  AIE_HOST_INLINE explicit block_columns(const int32_t* panel) {
+    const auto of_panel = [&](auto row, auto v) {
+      return load<__m512i>(panel + row * kBlockPanel + int32_t(v.value) * 16);
+    };
+    unroll<kV>([&](auto v) {
+      low[v.value] = of_panel(0, v);
+      high[v.value] = of_panel(1, v);
+      begin[v.value] = of_panel(2, v);
+      unit[v.value] = of_panel(3, v);
+    });
+  }
+  // sums += row `row` of a tile of A times these.
+  AIE_HOST_INLINE void multiply(const uint8_t* a, int32_t row, simd<float, 16> (&sums)[kV]) const {
+    const __m512i x = _mm512_set1_epi32(load<int32_t>(a + 8 * row));
+    const __m512i y = _mm512_set1_epi32(load<int32_t>(a + 8 * row + 4));
+    const __m512i exponent = _mm512_set1_epi32(load<int32_t>(a + 64 + 4 * row));
     unroll<kV>([&](auto v) {
       __m512i sum = _mm512_dpbusd_epi32(begin[v.value], x, low[v.value]);
       sum = _mm512_dpbusd_epi32(sum, y, high[v.value]);
       const auto units = (simd<float, 16>)_mm512_add_epi32(exponent, unit[v.value]);
-      sums[i.value][v.value] += (simd<float, 16>)_mm512_cvtepi32_ps(sum) * units;
+      sums[v.value] += (simd<float, 16>)_mm512_cvtepi32_ps(sum) * units;
     });
-  });
+  }
+};
+
+// sums += a tile of A times eight k of 16 * kV columns of a panel.
+template <unsigned kV>
+AIE_HOST_INLINE void add_block_products(const uint8_t* a, const int32_t* panel,
+                                        simd<float, 16> (&sums)[8][kV]) {
+  const block_columns<kV> columns(panel);
+  unroll<8>([&](auto i) { columns.multiply(a, int32_t(i.value), sums[i.value]); });
 }
 
 // c += A @ B for a row of tiles of A and 2 * kV columns of tiles. The tiles of C lie one after the

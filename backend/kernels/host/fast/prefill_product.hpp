@@ -126,6 +126,62 @@ AIE_HOST_INLINE void multiply_part(const pf_packed* a, const int32_t* panel, flo
   });
 }
 
+// Rows of a slice of A that are not all zeros, where half of them are: a batch has one of 8
+// (docs/prefill.md). Those of more than 64 are not looked through.
+struct UsedRows {
+  static constexpr int32_t kMost = 16;
+  int32_t rows[kMost / 2];
+  int32_t count = 0;
+  bool few = false;  // else these are not all
+
+  UsedRows(const pf_packed* a, int32_t m) {
+    if (m > kMost) return;
+    for (int32_t row = 0; row < m; ++row) {
+      if (!used(row_of(a, row))) continue;
+      if (count == m / 2) return;
+      rows[count++] = row;
+    }
+    few = true;
+  }
+  // The first elements of a row; the next ones are a tile further.
+  static const pf_packed* row_of(const pf_packed* a, int32_t row) {
+    return a + row / kPfTileRows * (kPfSlice / 8 * kPfTile) + row % kPfTileRows * 8;
+  }
+
+ private:
+  static bool used(const pf_packed* row) {
+    constexpr uint64_t kZero = kPfBytes ? 0x8080808080808080 : 0;  // bytes are 128 more
+    uint64_t any = 0;
+    for (int32_t step = 0; step < kPfSlice / 8; ++step, row += kPfTile) {
+      unroll<sizeof(pf_packed)>(
+          [&](auto i) { any |= load<uint64_t>(row + i.value * 8 / sizeof(pf_packed)) ^ kZero; });
+    }
+    return any != 0;
+  }
+};
+
+// One row of sums of kPfWidth columns, of `steps` of k: += A W.
+AIE_HOST_INLINE void multiply_row(const pf_packed* a, int32_t row, const int32_t* panel,
+                                  int32_t steps, float* sums) {
+  const pf_packed* const tile = UsedRows::row_of(a, row) - row % kPfTileRows * 8;
+  pf_sums c[2] = {load<pf_sums>(sums), load<pf_sums>(sums + kLanes)};
+  for (int32_t step = 0; step < steps; ++step, panel += kPfEight) {
+#if defined(AIE_HOST_BYTE_BLOCKS)
+    block_columns<2>(panel).multiply(tile + step * kPfTile, row % kPfTileRows, c);
+#else
+    const pf_packed* const x = tile + step * kPfTile + row % kPfTileRows * 8;
+    unroll<8 / kPfPerLane>([&](auto q) {
+      const int32_t* const line = panel + int32_t(q.value) * kPfBlock;
+      const auto four = load<int32_t>(x + int32_t(q.value) * kPfPerLane);
+      c[0] = pf_format::dot(c[0], four, load<lanes>(line));
+      c[1] = pf_format::dot(c[1], four, load<lanes>(line + kLanes));
+    });
+#endif
+  }
+  store(c[0], sums);
+  store(c[1], sums + kLanes);
+}
+
 // Panels of a slice: one of each row-block; of bfloat16 one of each half of its columns.
 struct Panels {
   static_assert(npu::prefill::kMaxBlocks == 2 && kPfSlice == 2 * bf16_slice<0>::kColumns);
@@ -150,8 +206,19 @@ template <bool kHalves>
   constexpr int32_t kNextA = kHalves ? kSteps * kPfTile : 0;
   constexpr int32_t kNextSums = kHalves ? 0 : kPfBlock;
   const int32_t stride = kHalves ? kPfBlock : panels.count * kPfBlock;
+  if (const UsedRows used(a, m); used.few) {
+    for (int32_t n = 0; n < used.count; ++n) {
+      float* to = npu::prefill::sums_at(sums, tail, used.rows[n], stride);
+      for (int32_t i = 0; i < panels.count; ++i, to += kNextSums) {
+        for (int32_t first = 0; first < kPfBlock; first += kPfWidth) {
+          multiply_row(a + i * kNextA, used.rows[n], panels.of[i] + first, kSteps, to + first);
+        }
+      }
+    }
+    return;
+  }
   for (int32_t row = 0; row < m; row += kPfRows) {
-    const auto* rows = a + row / kPfTileRows * (kPfSlice / 8 * kPfTile) + row % kPfTileRows * 8;
+    const auto* rows = UsedRows::row_of(a, row);
     float* to = npu::prefill::sums_at(sums, tail, row, stride);
     for (int32_t i = 0; i < panels.count; ++i, rows += kNextA, to += kNextSums) {
       for (int32_t first = 0; first < kPfBlock; first += kPfWidth) {
