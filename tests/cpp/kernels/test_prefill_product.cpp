@@ -140,6 +140,38 @@ TEST_CASE("prefill_multiply: every weight bit for bit, as rows of A that are 1 i
   }
 }
 
+TEST_CASE("prefill_multiply: rows of zeros stay, the others do not depend on how many there are") {
+  for (const Build& build : builds()) {
+    CAPTURE(build.name());
+    for (const int format : {0, 1, kBf16}) {
+      const Shape shape = shape_of(16, 2, format);
+      const Product all(shape, is_npu1(build), 5, {});
+      Core expected{build, shape};
+      expected.clear();
+      expected.multiply(all);
+      for (const uint32_t used : {0x8080u, 0u, 0x0001u, 0x00FFu, 0x7F7Fu, 0xFFFEu}) {
+        CAPTURE(used);
+        Product p(all);
+        const auto is_used = [&](int row) { return (used >> row & 1) != 0; };
+        for (int i = 0; i < shape.m * shape.k(); ++i) {
+          if (!is_used(i / shape.k())) p.a[static_cast<size_t>(i)] = 0;
+        }
+        p.pack_a();
+        Core core{build, shape};
+        core.clear();
+        core.multiply(p);
+        int wrong = 0;
+        for (int i = 0; i < shape.m; ++i) {
+          for (int j = 0; j < shape.n(); ++j) {
+            wrong += core.sum(i, j) != (is_used(i) ? expected.sum(i, j) : 0);
+          }
+        }
+        CHECK(wrong == 0);
+      }
+    }
+  }
+}
+
 TEST_CASE("prefill_multiply: operands beyond what fast builds multiply in floating point") {
   for (const Build& build : builds()) {
     if (is_npu1(build)) continue;  // rounds nothing to blocks
