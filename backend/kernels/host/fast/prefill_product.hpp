@@ -130,7 +130,7 @@ AIE_HOST_INLINE void multiply_part(const pf_packed* a, const int32_t* panel, flo
 // (docs/prefill.md). Those of more than 64 are not looked through.
 struct UsedRows {
   static constexpr int32_t kMost = 16;
-  int32_t rows[kMost / 2];
+  int32_t rows[kMost / 2] = {};
   int32_t count = 0;
   bool few = false;  // else these are not all
 
@@ -160,26 +160,41 @@ struct UsedRows {
   }
 };
 
-// One row of sums of kPfWidth columns, of `steps` of k: += A W.
-AIE_HOST_INLINE void multiply_row(const pf_packed* a, int32_t row, const int32_t* panel,
-                                  int32_t steps, float* sums) {
-  const pf_packed* const tile = UsedRows::row_of(a, row) - row % kPfTileRows * 8;
-  pf_sums c[2] = {load<pf_sums>(sums), load<pf_sums>(sums + kLanes)};
+// kRows rows of sums of a panel's columns: += A W. So many that no sum waits for the one before it.
+template <unsigned kRows>
+AIE_HOST_INLINE void multiply_rows(const pf_packed* a, const int32_t* rows, const int32_t* panel,
+                                   int32_t steps, float* const* sums) {
+  constexpr unsigned kV = kPfBlock / kLanes;
+  pf_sums c[kRows][kV];
+  const pf_packed* tiles[kRows];
+  unroll<kRows>([&](auto i) {
+    tiles[i.value] = UsedRows::row_of(a, rows[i.value] / kPfTileRows * kPfTileRows);
+    unroll<kV>(
+        [&](auto v) { c[i.value][v.value] = load<pf_sums>(sums[i.value] + v.value * kLanes); });
+  });
   for (int32_t step = 0; step < steps; ++step, panel += kPfEight) {
 #if defined(AIE_HOST_BYTE_BLOCKS)
-    block_columns<2>(panel).multiply(tile + step * kPfTile, row % kPfTileRows, c);
+    const block_columns<kV> columns(panel);
+    unroll<kRows>([&](auto i) {
+      columns.multiply(tiles[i.value] + step * kPfTile, rows[i.value] % kPfTileRows, c[i.value]);
+    });
 #else
-    const pf_packed* const x = tile + step * kPfTile + row % kPfTileRows * 8;
     unroll<8 / kPfPerLane>([&](auto q) {
-      const int32_t* const line = panel + int32_t(q.value) * kPfBlock;
-      const auto four = load<int32_t>(x + int32_t(q.value) * kPfPerLane);
-      c[0] = pf_format::dot(c[0], four, load<lanes>(line));
-      c[1] = pf_format::dot(c[1], four, load<lanes>(line + kLanes));
+      unroll<kRows>([&](auto i) {
+        const auto x =
+            load<int32_t>(tiles[i.value] + step * kPfTile + rows[i.value] % kPfTileRows * 8 +
+                          int32_t(q.value) * kPfPerLane);
+        unroll<kV>([&](auto v) {
+          const auto w = load<lanes>(panel + int32_t(q.value * kPfBlock + v.value * kLanes));
+          c[i.value][v.value] = pf_format::dot(c[i.value][v.value], x, w);
+        });
+      });
     });
 #endif
   }
-  store(c[0], sums);
-  store(c[1], sums + kLanes);
+  unroll<kRows>([&](auto i) {
+    unroll<kV>([&](auto v) { store(c[i.value][v.value], sums[i.value] + v.value * kLanes); });
+  });
 }
 
 // Panels of a slice: one of each row-block; of bfloat16 one of each half of its columns.
@@ -207,11 +222,15 @@ template <bool kHalves>
   constexpr int32_t kNextSums = kHalves ? 0 : kPfBlock;
   const int32_t stride = kHalves ? kPfBlock : panels.count * kPfBlock;
   if (const UsedRows used(a, m); used.few) {
-    for (int32_t n = 0; n < used.count; ++n) {
-      float* to = npu::prefill::sums_at(sums, tail, used.rows[n], stride);
-      for (int32_t i = 0; i < panels.count; ++i, to += kNextSums) {
-        for (int32_t first = 0; first < kPfBlock; first += kPfWidth) {
-          multiply_row(a + i * kNextA, used.rows[n], panels.of[i] + first, kSteps, to + first);
+    for (int32_t n = 0; n < used.count; n += 2) {
+      const int32_t* const two = used.rows + n;
+      float* to[2];
+      for (int32_t i = 0; i < 2; ++i) to[i] = npu::prefill::sums_at(sums, tail, two[i], stride);
+      for (int32_t i = 0; i < panels.count; ++i, to[0] += kNextSums, to[1] += kNextSums) {
+        if (n + 1 == used.count) {
+          multiply_rows<1>(a + i * kNextA, two, panels.of[i], kSteps, to);
+        } else {
+          multiply_rows<2>(a + i * kNextA, two, panels.of[i], kSteps, to);
         }
       }
     }
