@@ -54,28 +54,26 @@ template <typename Tile>
     const auto b_lanes = [&](auto q, auto v) {
       return load<lanes>(panel + q.value * kColumns + v.value * kLanes);
     };
-    if constexpr (Tile::kBlockFloat) {  // the sum over a block is exact, then added
-      unroll<kRows>([&](auto i) {
-        vector block_sum[kVectors] = {};
-        unroll<kQ>([&](auto q) {
-          const int32_t x = a_lane(i, q);
-          unroll<kVectors>([&](auto v) {
-            block_sum[v.value] = Format::dot(block_sum[v.value], x, b_lanes(q, v));
-          });
-        });
-        unroll<kVectors>([&](auto v) { s.rows[i.value][v.value] += block_sum[v.value]; });
-      });
-    } else {
+    const auto add_step = [&](vector(&to)[kRows][kVectors]) {
       unroll<kQ>([&](auto q) {
         lanes b[kVectors];
         unroll<kVectors>([&](auto v) { b[v.value] = b_lanes(q, v); });
         unroll<kRows>([&](auto i) {
           const int32_t x = a_lane(i, q);
           unroll<kVectors>([&](auto v) {
-            s.rows[i.value][v.value] = Format::dot(s.rows[i.value][v.value], x, b[v.value]);
+            to[i.value][v.value] = Format::dot(to[i.value][v.value], x, b[v.value]);
           });
         });
       });
+    };
+    if constexpr (Tile::kBlockFloat) {  // the sum over a block is exact, then added
+      vector block_sums[kRows][kVectors] = {};
+      add_step(block_sums);
+      unroll<kRows>([&](auto i) {
+        unroll<kVectors>([&](auto v) { s.rows[i.value][v.value] += block_sums[i.value][v.value]; });
+      });
+    } else {
+      add_step(s.rows);
     }
     unroll<kTileRows>([&](auto i) { rows[i.value] += Tile::r * Tile::s; });
     panel += kQ * kColumns;
