@@ -61,25 +61,17 @@ inline int32_t order_of(int32_t bits) {
   return bits < 0 || order == kNan ? -order : order;
 }
 
-#ifdef AIE_HOST_GEMV
-// Whether none of the values enters a full list, whose last entry this is; most blocks of a head.
-inline bool none_enters(const int32_t* values, int32_t count, int32_t last) {
-  int32_t most = order_of(values[0]);
-  for (int32_t i = 1; i < count; ++i) {
-    const int32_t order = order_of(values[i]);
-    most = order > most ? order : most;
-  }
-  return most <= order_of(last);
-}
-#endif
-
 // Merges values of consecutive rows into a vector's list: `top` values, then their rows, -1 where
 // there is none. Equal values keep their order.
 inline void keep_largest(const int32_t* values, int32_t first, int32_t count, int32_t top,
                          int32_t* list) {
   int32_t* rows = list + top;
 #ifdef AIE_HOST_GEMV
-  if (count > 0 && rows[top - 1] >= 0 && none_enters(values, count, list[top - 1])) return;
+  // Of a full list; most blocks of a head have nothing for it.
+  if (rows[top - 1] >= 0 && count == kBlockRows &&
+      AIE_HOST_LARGEST_ORDER(values) <= order_of(list[top - 1])) {
+    return;
+  }
 #endif
   NPU_ROLLED for (int32_t i = 0; i < count; ++i) {
     const int32_t value = values[i], order = order_of(value);

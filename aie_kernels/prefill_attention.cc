@@ -47,7 +47,7 @@ inline void find_visible(const Job& job, int32_t* work) {
   int32_t query = job.query_position + kRows * blocks;
   // From `back` before the query's position to `on` behind it.
   constexpr int32_t kFar = 1 << 29;
-  const int32_t first = job.keys_from, end = job.keys_end;
+  const int32_t first = job.keys_from, end = job.keys_end, queries = job.queries_from;
   const int32_t back = job.window != 0 ? job.window - 1 : kFar, on = job.causal != 0 ? 1 : kFar;
   int32_t units = kNpu1 ? job.units : kUnits;  // known, two would be two copies
   NPU_ROLLED do {
@@ -56,7 +56,8 @@ inline void find_visible(const Job& job, int32_t* work) {
       const int32_t behind =
           query + row < job.queries_from ? from : std::min(end, query + row + on);
       work[kBefore] = int32_t(0x80000000 - uint32_t(from));
-      work[kLength] = std::max(behind - from, 0) ^ INT32_MIN;
+      const int32_t seen = std::max(std::min(end, query + row + on) - from, 0);
+      work[kLength] = (seen & where(query + row >= queries)) ^ INT32_MIN;
       ++work;
     }
     ++head;

@@ -218,6 +218,26 @@ TEST_CASE("gemv_block: columns of widely different sizes are exact in every buil
   }
 }
 
+TEST_CASE("gemv_block: lines of x that differ in one column are told apart") {
+  for (const Build& build : builds()) {
+    CAPTURE(build.name());
+    const HostKernel kernel = build.find("gemv_block");
+    Memory memory(4);
+    memory.setup(1, 1, 2, 1, 1);
+    const uint16_t first = memory.x[200], second = bf16_word(bf16_value(first) + 1);
+    CoreState core;
+    for (const uint16_t word : {first, second, first}) {
+      memory.x[200] = word;
+      memory.state[0] = 0;
+      std::fill_n(memory.sums, 32, 0.0f);
+      kernel(memory.arguments(1), core);
+      int wrong = 0;
+      for (int r = 0; r < 32; ++r) wrong += double{memory.sums[r]} != memory.product(0, r);
+      CHECK(wrong == 0);
+    }
+  }
+}
+
 TEST_CASE("gemv_block: infinities and NaNs of x arrive in every build") {
   for (const Build& build : builds()) {
     CAPTURE(build.name());

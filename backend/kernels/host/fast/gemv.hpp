@@ -8,6 +8,7 @@
 #include "simd.hpp"
 
 #define AIE_HOST_GEMV aie::host::gemv_block
+#define AIE_HOST_LARGEST_ORDER aie::host::largest_order
 
 AIE_HOST_BEGIN
 namespace host {
@@ -124,6 +125,22 @@ template <int32_t kVectors>
       });
     }
   }
+}
+
+// The largest order_of() (aie_kernels/gemv.cc) of a row-block's values.
+inline int32_t largest_order(const int32_t* values) {
+  const lanes nan = lanes{} + 0x7F800001;
+  lanes most = -nan;
+  for (int32_t i = 0; i < kBlockRows; i += int32_t(kLanes)) {
+    const lanes bits = load<lanes>(values + i), magnitude = bits & 0x7FFFFFFF;
+    const lanes order = magnitude < nan ? magnitude : nan;
+    const lanes below = (bits < 0) | (order == nan);  // -1 where it is negative
+    const lanes signed_order = (order ^ below) - below;
+    most = signed_order > most ? signed_order : most;
+  }
+  int32_t largest = most[0];
+  for (unsigned i = 1; i < kLanes; ++i) largest = most[i] > largest ? most[i] : largest;
+  return largest;
 }
 
 template <npu::blocks::Format kFormat, int32_t kVectors>

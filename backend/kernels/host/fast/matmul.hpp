@@ -54,26 +54,28 @@ template <typename Tile>
     const auto b_lanes = [&](auto q, auto v) {
       return load<lanes>(panel + q.value * kColumns + v.value * kLanes);
     };
-    const auto add_step = [&](vector(&to)[kRows][kVectors]) {
+    const auto add_step = [&](block<Format>& to) {
       unroll<kQ>([&](auto q) {
         lanes b[kVectors];
         unroll<kVectors>([&](auto v) { b[v.value] = b_lanes(q, v); });
         unroll<kRows>([&](auto i) {
           const int32_t x = a_lane(i, q);
           unroll<kVectors>([&](auto v) {
-            to[i.value][v.value] = Format::dot(to[i.value][v.value], x, b[v.value]);
+            vector& sum = to.rows[i.value][v.value];
+            sum = Format::dot(sum, x, b[v.value]);
           });
         });
       });
     };
     if constexpr (Tile::kBlockFloat) {  // the sum over a block is exact, then added
-      vector block_sums[kRows][kVectors] = {};
+      block<Format> block_sums = {};
       add_step(block_sums);
       unroll<kRows>([&](auto i) {
-        unroll<kVectors>([&](auto v) { s.rows[i.value][v.value] += block_sums[i.value][v.value]; });
+        unroll<kVectors>(
+            [&](auto v) { s.rows[i.value][v.value] += block_sums.rows[i.value][v.value]; });
       });
     } else {
-      add_step(s.rows);
+      add_step(s);
     }
     unroll<kTileRows>([&](auto i) { rows[i.value] += Tile::r * Tile::s; });
     panel += kQ * kColumns;

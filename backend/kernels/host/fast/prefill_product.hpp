@@ -82,52 +82,69 @@ inline const pf_packed* activations_of(const bfloat16* a, int32_t m, int32_t sli
 
 // Sums of kPfRows x 2 vectors stay in registers for the columns of a panel, steps of k.
 inline constexpr int32_t kPfRows = kSimdBytes == 64 ? 8 : 4, kPfWidth = 2 * kLanes;
-
-// Sums of kPfRows rows and kPfWidth columns += eight columns of A times those of a panel.
 using pf_sums = pf_format::vector;
-AIE_HOST_INLINE void multiply_eight(const pf_packed* a, const int32_t* panel,
-                                    pf_sums (&c)[kPfRows][2]) {
+
+// A row of a tile of A; those of the next eight columns are a tile further.
+struct TileRow {
+  const pf_packed* tile;
+  int32_t row;
+};
+// That of a slice of A. Of more rows than one tile has, each row of tiles follows whole.
+inline TileRow row_of(const pf_packed* a, int32_t row) {
+  return {a + row / kPfTileRows * (kPfSlice / 8 * kPfTile), row % kPfTileRows};
+}
+
+// Sums of kCount rows += eight columns of A times those of a panel. place(i): of row i of A.
+template <unsigned kCount, unsigned kV, typename Place>
+AIE_HOST_INLINE void multiply_eight(const Place& place, const int32_t* panel,
+                                    pf_sums (&c)[kCount][kV]) {
 #if defined(AIE_HOST_BYTE_BLOCKS)
-  static_assert(kPfRows == kPfTileRows && kPfWidth == kPfBlock && kPfBlock == kBlockPanel);
-  add_block_products<2>(a, panel, c);
+  static_assert(kPfBlock == kBlockPanel);
+  const block_columns<kV> columns(panel);
+  unroll<kCount>([&](auto i) {
+    const TileRow row = place(i);
+    columns.multiply(row.tile, row.row, c[i.value]);
+  });
 #else
   unroll<8 / kPfPerLane>([&](auto q) {
-    const lanes left = load<lanes>(panel), right = load<lanes>(panel + kLanes);
-    unroll<kPfRows>([&](auto i) {
-      constexpr int32_t kTile = i.value / kPfTileRows, kRow = i.value % kPfTileRows;
-      const auto x = load<int32_t>(a + kTile * kPfTileRows * kPfSlice + kRow * 8 +
-                                   int32_t(q.value) * kPfPerLane);
-      c[i.value][0] = pf_format::dot(c[i.value][0], x, left);
-      c[i.value][1] = pf_format::dot(c[i.value][1], x, right);
+    lanes w[kV];
+    unroll<kV>([&](auto v) {
+      w[v.value] = load<lanes>(panel + int32_t(q.value * kPfBlock + v.value * kLanes));
     });
-    panel += kPfBlock;
+    unroll<kCount>([&](auto i) {
+      const TileRow row = place(i);
+      const auto x = load<int32_t>(row.tile + row.row * 8 + int32_t(q.value) * kPfPerLane);
+      unroll<kV>([&](auto v) {
+        c[i.value][v.value] = pf_format::dot(c[i.value][v.value], x, w[v.value]);
+      });
+    });
   });
 #endif
 }
 
-// sums += A W for kPfRows rows and kPfWidth columns; `stride` from row to row of the sums.
-template <int32_t kSteps>
-AIE_HOST_INLINE void multiply_part(const pf_packed* a, const int32_t* panel, float* sums,
-                                   int32_t stride) {
-  pf_sums c[kPfRows][2];
-  unroll<kPfRows>([&](auto i) {
-    unroll<2>([&](auto v) {
-      c[i.value][v.value] =
-          load<pf_sums>(sums + int32_t(i.value) * stride + int32_t(v.value * kLanes));
-    });
+// The same of `steps` times eight columns, kV vectors of a panel's; sums(i): of row i.
+template <unsigned kCount, unsigned kV, typename Place, typename Sums>
+AIE_HOST_INLINE void multiply_rows(const Place& place, const int32_t* panel, int32_t steps,
+                                   const Sums& sums) {
+  pf_sums c[kCount][kV];
+  unroll<kCount>([&](auto i) {
+    unroll<kV>(
+        [&](auto v) { c[i.value][v.value] = load<pf_sums>(sums(i) + int32_t(v.value * kLanes)); });
   });
-  for (int32_t step = 0; step < kSteps; ++step, a += kPfTile, panel += kPfEight) {
-    multiply_eight(a, panel, c);
+  for (int32_t step = 0; step < steps; ++step, panel += kPfEight) {
+    const auto of_step = [&](auto i) {
+      const TileRow row = place(i);
+      return TileRow{row.tile + step * kPfTile, row.row};
+    };
+    multiply_eight(of_step, panel, c);
   }
-  unroll<kPfRows>([&](auto i) {
-    unroll<2>([&](auto v) {
-      store(c[i.value][v.value], sums + int32_t(i.value) * stride + int32_t(v.value * kLanes));
-    });
+  unroll<kCount>([&](auto i) {
+    unroll<kV>([&](auto v) { store(c[i.value][v.value], sums(i) + int32_t(v.value * kLanes)); });
   });
 }
 
-// Rows of a slice of A that are not all zeros, where half of them are: a batch has one of 8
-// (docs/prefill.md). Those of more than 64 are not looked through.
+// The rows of a slice of A that are not all zeros, if at most half are: of a batch one of 8 counts
+// (docs/prefill.md). Only jobs of 16 rows are looked through: 64 rows of the array.
 struct UsedRows {
   static constexpr int32_t kMost = 16;
   int32_t rows[kMost / 2] = {};
@@ -143,13 +160,10 @@ struct UsedRows {
     }
     few = true;
   }
-  // The first elements of a row; the next ones are a tile further.
-  static const pf_packed* row_of(const pf_packed* a, int32_t row) {
-    return a + row / kPfTileRows * (kPfSlice / 8 * kPfTile) + row % kPfTileRows * 8;
-  }
 
  private:
-  static bool used(const pf_packed* row) {
+  static bool used(const TileRow& place) {
+    const pf_packed* row = place.tile + place.row * 8;
     constexpr uint64_t kZero = kPfBytes ? 0x8080808080808080 : 0;  // bytes are 128 more
     uint64_t any = 0;
     for (int32_t step = 0; step < kPfSlice / 8; ++step, row += kPfTile) {
@@ -159,43 +173,6 @@ struct UsedRows {
     return any != 0;
   }
 };
-
-// kRows rows of sums of a panel's columns: += A W. So many that no sum waits for the one before it.
-template <unsigned kRows>
-AIE_HOST_INLINE void multiply_rows(const pf_packed* a, const int32_t* rows, const int32_t* panel,
-                                   int32_t steps, float* const* sums) {
-  constexpr unsigned kV = kPfBlock / kLanes;
-  pf_sums c[kRows][kV];
-  const pf_packed* tiles[kRows];
-  unroll<kRows>([&](auto i) {
-    tiles[i.value] = UsedRows::row_of(a, rows[i.value] / kPfTileRows * kPfTileRows);
-    unroll<kV>(
-        [&](auto v) { c[i.value][v.value] = load<pf_sums>(sums[i.value] + v.value * kLanes); });
-  });
-  for (int32_t step = 0; step < steps; ++step, panel += kPfEight) {
-#if defined(AIE_HOST_BYTE_BLOCKS)
-    const block_columns<kV> columns(panel);
-    unroll<kRows>([&](auto i) {
-      columns.multiply(tiles[i.value] + step * kPfTile, rows[i.value] % kPfTileRows, c[i.value]);
-    });
-#else
-    unroll<8 / kPfPerLane>([&](auto q) {
-      unroll<kRows>([&](auto i) {
-        const auto x =
-            load<int32_t>(tiles[i.value] + step * kPfTile + rows[i.value] % kPfTileRows * 8 +
-                          int32_t(q.value) * kPfPerLane);
-        unroll<kV>([&](auto v) {
-          const auto w = load<lanes>(panel + int32_t(q.value * kPfBlock + v.value * kLanes));
-          c[i.value][v.value] = pf_format::dot(c[i.value][v.value], x, w);
-        });
-      });
-    });
-#endif
-  }
-  unroll<kRows>([&](auto i) {
-    unroll<kV>([&](auto v) { store(c[i.value][v.value], sums[i.value] + v.value * kLanes); });
-  });
-}
 
 // Panels of a slice: one of each row-block; of bfloat16 one of each half of its columns.
 struct Panels {
@@ -216,32 +193,41 @@ AIE_HOST_INLINE bool nothing(const Panels& panels) {
 template <bool kHalves>
 [[gnu::noinline]] inline void multiply_panels(const pf_packed* a, const Panels& panels, float* sums,
                                               float* tail, int32_t m) {
-  static_assert(npu::prefill::kRows % kPfRows == 0);  // which follow each other
+  static_assert(npu::prefill::kRows % kPfRows == 0);   // which follow each other
+  static_assert(!kPfBytes || kPfRows == kPfTileRows);  // exponents are not where rows are
   constexpr int32_t kSteps = kPfSlice / 8 / (kHalves ? 2 : 1);
   constexpr int32_t kNextA = kHalves ? kSteps * kPfTile : 0;
   constexpr int32_t kNextSums = kHalves ? 0 : kPfBlock;
   const int32_t stride = kHalves ? kPfBlock : panels.count * kPfBlock;
+  const auto sums_of = [&](int32_t row) { return npu::prefill::sums_at(sums, tail, row, stride); };
   if (const UsedRows used(a, m); used.few) {
+    // Two at a time, whose sums do not wait for each other; the last one of an odd number alone.
+    constexpr unsigned kV = kPfBlock / kLanes;
     for (int32_t n = 0; n < used.count; n += 2) {
-      const int32_t* const two = used.rows + n;
-      float* to[2];
-      for (int32_t i = 0; i < 2; ++i) to[i] = npu::prefill::sums_at(sums, tail, two[i], stride);
-      for (int32_t i = 0; i < panels.count; ++i, to[0] += kNextSums, to[1] += kNextSums) {
-        if (n + 1 == used.count) {
-          multiply_rows<1>(a + i * kNextA, two, panels.of[i], kSteps, to);
+      for (int32_t i = 0; i < panels.count; ++i) {
+        const auto place = [&](auto j) { return row_of(a + i * kNextA, used.rows[n + j.value]); };
+        const auto to = [&](auto j) { return sums_of(used.rows[n + j.value]) + i * kNextSums; };
+        if (n + 1 < used.count) {
+          multiply_rows<2, kV>(place, panels.of[i], kSteps, to);
         } else {
-          multiply_rows<2>(a + i * kNextA, two, panels.of[i], kSteps, to);
+          multiply_rows<1, kV>(place, panels.of[i], kSteps, to);
         }
       }
     }
     return;
   }
   for (int32_t row = 0; row < m; row += kPfRows) {
-    const auto* rows = UsedRows::row_of(a, row);
-    float* to = npu::prefill::sums_at(sums, tail, row, stride);
-    for (int32_t i = 0; i < panels.count; ++i, rows += kNextA, to += kNextSums) {
-      for (int32_t first = 0; first < kPfBlock; first += kPfWidth) {
-        multiply_part<kSteps>(rows, panels.of[i] + first, to + first, stride);
+    const TileRow first = row_of(a, row);
+    float* const first_sums = sums_of(row);
+    for (int32_t i = 0; i < panels.count; ++i) {
+      for (int32_t column = 0; column < kPfBlock; column += kPfWidth) {
+        const auto place = [&](auto j) {
+          const TileRow next = row_of(first.tile + i * kNextA, int32_t(j.value));
+          return TileRow{next.tile + first.row * 8, next.row};
+        };
+        float* const from = first_sums + i * kNextSums + column;
+        const auto to = [&](auto j) { return from + int32_t(j.value) * stride; };
+        multiply_rows<kPfRows, 2>(place, panels.of[i] + column, kSteps, to);
       }
     }
   }

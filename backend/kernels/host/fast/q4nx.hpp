@@ -215,7 +215,9 @@ template <int32_t kVectors>
 template <int32_t kVectors>
 AIE_HOST_INLINE void q4nx_block(const uint8_t* block, const bfloat16* x, float* y) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
-  for (int32_t v = 0; v < kVectors; ++v) q4nx_bytes(block, x + v * kQ4Columns, y + v * kQ4Rows);
+  for (int32_t v = 0; v < kVectors; ++v) {
+    q4nx_bytes(block, x + v * kQ4Columns, y + v * kQ4Rows, v == 0);
+  }
 #else
   q4nx_floats<kVectors>(block, x, y);
 #endif

@@ -4,6 +4,8 @@
 // column by column: it is little, or the whole group.
 #pragma once
 
+#include <memory>
+
 #include "q4nx_layout.hpp"
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
@@ -21,12 +23,12 @@ struct q4_line {
   uint32_t columns[kQ4Groups];
 };
 
-AIE_HOST_INLINE float power_of_two(int32_t exponent) {
+AIE_HOST_INLINE float two_to(int32_t exponent) {
   return __builtin_bit_cast(float, (127 + exponent) << 23);
 }
 
 // Lanes that are not 0, as bits.
-AIE_HOST_INLINE uint32_t used(float_lanes v) {
+AIE_HOST_INLINE uint32_t not_zero(float_lanes v) {
   return uint32_t(_mm256_movemask_ps(_mm256_cmp_ps((__m256)v, _mm256_setzero_ps(), _CMP_NEQ_UQ)));
 }
 
@@ -44,37 +46,36 @@ inline void split_group(q4_line& line, int32_t g) {
   });
   int32_t most = 0;
   for (unsigned i = 0; i < kLanes; ++i) most = top[i] > most ? top[i] : most;
-  // That above the largest but one mantissa: of the largest, 255, the upper byte would be 128.
+  // Of the power of two below the largest; of the next one if its mantissa is 255, of which the
+  // upper byte would be 128.
   const int32_t exponent = ((most + 0x10000) >> 23) - 127;
-  float_lanes rests[4] = {x[0], x[1], x[2], x[3]};
   line.units[g] = 0;
   if (exponent >= -kMost && exponent <= kMost) {
-    const float unit = power_of_two(exponent + 1 - kBits);
-    const float to_units = power_of_two(kBits - 1 - exponent);
+    const float unit = two_to(exponent + 1 - kBits), to_units = two_to(kBits - 1 - exponent);
+    float_lanes rests[4];
     lanes words[4];
-    uint32_t columns = 0;
+    int32_t count = 0;
     unroll<4>([&](auto i) {
       const auto n = (lanes)_mm256_cvtps_epi32((__m256)(x[i.value] * to_units));
       rests[i.value] = x[i.value] - __builtin_convertvector(n, float_lanes) * unit;
-      columns |= used(rests[i.value]) << 8 * i.value;
+      count += __builtin_popcount(not_zero(rests[i.value]));
       // What the lower byte borrows as it is signed.
       words[i.value] = ((n + 128) & 0xFF00) | (n & 0xFF);
     });
-    if (__builtin_popcount(columns) <= kMostRests) {
+    if (count <= kMostRests) {
       line.units[g] = unit;
       unroll<2>([&](auto i) {
         const __m256i both =
             _mm256_packus_epi32((__m256i)words[2 * i.value], (__m256i)words[2 * i.value + 1]);
         store(_mm256_permute4x64_epi64(both, 0xD8), line.bytes + first + 16 * i.value);
       });
-    } else {
-      unroll<4>([&](auto i) { rests[i.value] = x[i.value]; });
+      unroll<4>([&](auto i) { x[i.value] = rests[i.value]; });
     }
   }
   line.columns[g] = 0;
   unroll<4>([&](auto i) {
-    store(rests[i.value], line.rest + first + 8 * i.value);
-    line.columns[g] |= used(rests[i.value]) << 8 * i.value;
+    store(x[i.value], line.rest + first + 8 * i.value);
+    line.columns[g] |= not_zero(x[i.value]) << 8 * i.value;
   });
   line.totals[g] = sum_of(sum);
 }
@@ -82,12 +83,12 @@ inline void split_group(q4_line& line, int32_t g) {
 // Cores multiply all their row-blocks by the same lines, of which each has a copy: a thread splits
 // them once, and finds them by what they hold. A new line is one of zeros.
 inline const q4_line& split_line(const bfloat16* x) {
-  constexpr size_t kLines = 256, kBytes = sizeof(uint16_t) * kQ4Columns;
-  static thread_local q4_line all[kLines];
+  constexpr size_t kLines = 512, kBytes = sizeof(uint16_t) * kQ4Columns;
+  static thread_local const std::unique_ptr<q4_line[]> all(new q4_line[kLines]{});
   const auto* const from = reinterpret_cast<const uint16_t*>(x);
   const auto word = [&](int32_t i) { return load<uint64_t>(from + i); };
   const uint64_t mixed = (word(0) + 3 * word(4)) * 0x9E3779B97F4A7C15;
-  q4_line& line = all[mixed >> 56];
+  q4_line& line = all[mixed >> 55];
   __m256i differ = _mm256_setzero_si256();
   for (int32_t i = 0; i < kQ4Columns; i += 16) {
     differ = _mm256_or_si256(differ,
@@ -137,8 +138,8 @@ struct q4_products {
 };
 
 // Sums of codes times bytes for the 32 rows of a group.
-AIE_HOST_INLINE void multiply_bytes(const uint8_t* codes, const uint16_t* bytes,
-                                    float_lanes (&sums)[4]) {
+AIE_HOST_INLINE void group_sums(const uint8_t* codes, const uint16_t* bytes,
+                                float_lanes (&sums)[4]) {
   // Bytes of columns 0 and 1 in one 128-bit lane, of 2 and 3 in the other.
   const __m256i lower = _mm256_set_m128i(_mm_set1_epi16(0x0604), _mm_set1_epi16(0x0200));
   const __m256i upper = _mm256_set_m128i(_mm_set1_epi16(0x0705), _mm_set1_epi16(0x0301));
@@ -155,8 +156,9 @@ AIE_HOST_INLINE void multiply_bytes(const uint8_t* codes, const uint16_t* bytes,
   halves[1].rows(sums[2], sums[3]);
 }
 
-// y += block x.
-[[gnu::noinline]] inline void q4nx_bytes(const uint8_t* block, const bfloat16* x, float* y) {
+// y += block x; of several x of a block, one fetches others ahead.
+[[gnu::noinline]] inline void q4nx_bytes(const uint8_t* block, const bfloat16* x, float* y,
+                                         bool fetches) {
   const q4_line& line = split_line(x);
   const auto* d = reinterpret_cast<const uint16_t*>(block);
   const auto* m = reinterpret_cast<const uint16_t*>(block + kQ4Plane);
@@ -167,7 +169,7 @@ AIE_HOST_INLINE void multiply_bytes(const uint8_t* codes, const uint16_t* bytes,
     const uint8_t* const codes = block + kQ4Codes + first * kQ4ColumnBytes;
     float_lanes sums[4] = {};
     if (line.units[g] != 0) {
-      multiply_bytes(codes, line.bytes + first, sums);
+      group_sums(codes, line.bytes + first, sums);
       unroll<4>([&](auto i) { sums[i.value] *= line.units[g]; });
     }
     for (uint32_t left = line.columns[g]; left != 0; left &= left - 1) {
@@ -178,7 +180,7 @@ AIE_HOST_INLINE void multiply_bytes(const uint8_t* codes, const uint16_t* bytes,
             codes_of<8 * (i.value % 2)>(column + i.value / 2 * kQ4HalfBytes) * line.rest[first + c];
       });
     }
-    prefetch_ahead(block, g, kQ4Groups);
+    if (fetches) prefetch_ahead(block, g, kQ4Groups);
     unroll<4>([&](auto i) {
       const int32_t at = g * kQ4Rows + int32_t(8 * i.value);
       rows[i.value] += widen_bf16(d + at) * sums[i.value];

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "aie_kernels/q4nx_block.h"
+#include "format.hpp"
 #include "simd.hpp"
 
 AIE_HOST_BEGIN
