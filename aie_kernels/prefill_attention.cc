@@ -53,8 +53,6 @@ inline void find_visible(const Job& job, int32_t* work) {
   NPU_ROLLED do {
     NPU_SERIAL_FOR(int32_t row = 0, row != kRows, ++row) {
       const int32_t from = std::max(first, query + row - back);
-      const int32_t behind =
-          query + row < job.queries_from ? from : std::min(end, query + row + on);
       work[kBefore] = int32_t(0x80000000 - uint32_t(from));
       const int32_t seen = std::max(std::min(end, query + row + on) - from, 0);
       work[kLength] = (seen & where(query + row >= queries)) ^ INT32_MIN;
