@@ -204,13 +204,18 @@ template <bool kHalves>
     // Two at a time, whose sums do not wait for each other; the last one of an odd number alone.
     constexpr unsigned kV = kPfBlock / kLanes;
     for (int32_t n = 0; n < used.count; n += 2) {
-      for (int32_t i = 0; i < panels.count; ++i) {
-        const auto place = [&](auto j) { return row_of(a + i * kNextA, used.rows[n + j.value]); };
-        const auto to = [&](auto j) { return sums_of(used.rows[n + j.value]) + i * kNextSums; };
+      const int32_t* const two = used.rows + n;
+      const TileRow rows[2] = {row_of(a, two[0]), row_of(a, two[1])};
+      float* to[2] = {sums_of(two[0]), sums_of(two[1])};
+      for (int32_t i = 0; i < panels.count; ++i, to[0] += kNextSums, to[1] += kNextSums) {
+        const auto place = [&](auto j) {
+          return TileRow{rows[j.value].tile + i * kNextA, rows[j.value].row};
+        };
+        const auto sums_to = [&](auto j) { return to[j.value]; };
         if (n + 1 < used.count) {
-          multiply_rows<2, kV>(place, panels.of[i], kSteps, to);
+          multiply_rows<2, kV>(place, panels.of[i], kSteps, sums_to);
         } else {
-          multiply_rows<1, kV>(place, panels.of[i], kSteps, to);
+          multiply_rows<1, kV>(place, panels.of[i], kSteps, sums_to);
         }
       }
     }
