@@ -63,10 +63,9 @@ TEST_CASE("workers that fell asleep wake up on another CPU, and may use all of t
   REQUIRE(sched_getaffinity(0, sizeof allowed, &allowed) == 0);
   if (CPU_COUNT(&allowed) < 2) return;
   ThreadPool pool(2);
-  // A busy machine moves them after they woke up, to either CPU. Without help none wakes elsewhere.
-  constexpr int kEnough = 5, kRounds = 100;
+  constexpr int kRounds = 20;
   int elsewhere = 0;
-  for (int round = 0; round < kRounds && elsewhere < kEnough; ++round) {
+  for (int round = 0; round < kRounds; ++round) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     const std::thread::id caller = std::this_thread::get_id();
     const int here = sched_getcpu();
@@ -82,7 +81,7 @@ TEST_CASE("workers that fell asleep wake up on another CPU, and may use all of t
     REQUIRE(CPU_EQUAL(&worker, &allowed));
     elsewhere += there != here;
   }
-  CHECK(elsewhere == kEnough);
+  CHECK(elsewhere > kRounds / 2);
 }
 
 TEST_CASE("callers from several threads take turns") {
