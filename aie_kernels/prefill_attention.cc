@@ -240,8 +240,8 @@ bool header_fits(const Job& job) {
       npu::ErrorKind::kKernel,
       "[%s] %s: kind %d, units %d, head_dim %d, chunks %d, group %d, first_unit %d, row %d, "
       "column %d, query_position %d, queries from %d, key_position %d, keys %d to %d, window %d, "
-      "causal %d; "
-      "%d queries, %d halves of K, %d of V, %d pieces are done; send the job's header first, "
+      "causal %d; %d queries, %d halves of K, %d of V, %d pieces are done; send the job's header "
+      "first, "
       "then what it announces",
       kernel, what, job.kind, job.units, job.head_dim, job.chunks, job.group, job.first_unit,
       job.row, job.column, job.query_position, job.queries_from, job.key_position, job.keys_from,

@@ -205,14 +205,6 @@ struct block_columns {
   }
 };
 
-// sums += a tile of A times eight k of 16 * kV columns of a panel.
-template <unsigned kV>
-AIE_HOST_INLINE void add_block_products(const uint8_t* a, const int32_t* panel,
-                                        simd<float, 16> (&sums)[8][kV]) {
-  const block_columns<kV> columns(panel);
-  unroll<8>([&](auto i) { columns.multiply(a, int32_t(i.value), sums[i.value]); });
-}
-
 // c += A @ B for a row of tiles of A and 2 * kV columns of tiles. The tiles of C lie one after the
 // other; those of the next row, if any, at `next`.
 template <unsigned kV, typename T>
@@ -228,7 +220,8 @@ template <unsigned kV, typename T>
     for (uint32_t i = 0; i < 128 * kV; i += 64 / sizeof(T)) __builtin_prefetch(next + i, 1);
   }
   for (int32_t step = 0; step < depth; ++step, a += kBlockTile, panel += kBlockLanes) {
-    add_block_products<kV>(a, panel, sums);
+    const block_columns<kV> columns(panel);
+    unroll<8>([&](auto i) { columns.multiply(a, int32_t(i.value), sums[i.value]); });
   }
   unroll<8>([&](auto i) {
     unroll<kV>([&](auto v) {

@@ -89,7 +89,7 @@ struct TileRow {
   const pf_packed* tile;
   int32_t row;
 };
-// That of a slice of A. Of more rows than one tile has, each row of tiles follows whole.
+// Row `row` of a slice of A, which is stored one row of tiles after the other.
 inline TileRow row_of(const pf_packed* a, int32_t row) {
   return {a + row / kPfTileRows * (kPfSlice / 8 * kPfTile), row % kPfTileRows};
 }

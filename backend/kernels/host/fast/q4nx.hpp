@@ -1,6 +1,6 @@
 // Q4NX blocks times vectors in the `fast` builds, with the arithmetic of aie_kernels/gemv_q4nx.h.
 // With AVX512BF16 the codes enter as bf16 pairs 128 + code (vdpbf16ps: denormal factors and results
-// count as zero); with AVX2 alone x becomes bytes (q4nx_bytes.hpp) if it can; else codes are exact
+// count as zero); with AVX2 alone x becomes bytes (q4nx_bytes.hpp); else codes are exact
 // fp32 and s = sum code x.
 #pragma once
 
@@ -164,11 +164,21 @@ AIE_HOST_INLINE void q4nx_block(const uint8_t* block, const bfloat16* x, float* 
   }
 }
 
+#elif defined(AIE_HOST_Q4_BYTES)
+
+// y += block x for kVectors lines of 256.
+template <int32_t kVectors>
+AIE_HOST_INLINE void q4nx_block(const uint8_t* block, const bfloat16* x, float* y) {
+  for (int32_t v = 0; v < kVectors; ++v) {
+    q4nx_bytes(block, x + v * kQ4Columns, y + v * kQ4Rows, v == 0);
+  }
+}
+
 #else
 
 // y += block x for kVectors lines of 256.
 template <int32_t kVectors>
-[[gnu::noinline]] inline void q4nx_floats(const uint8_t* block, const bfloat16* x, float* y) {
+[[gnu::noinline]] inline void q4nx_block(const uint8_t* block, const bfloat16* x, float* y) {
   const auto* d = reinterpret_cast<const uint16_t*>(block);
   const auto* m = reinterpret_cast<const uint16_t*>(block + kQ4Plane);
   const auto* lines = reinterpret_cast<const uint16_t*>(x);
@@ -209,18 +219,6 @@ template <int32_t kVectors>
       });
     }
   }
-}
-
-// y += block x for kVectors lines of 256.
-template <int32_t kVectors>
-AIE_HOST_INLINE void q4nx_block(const uint8_t* block, const bfloat16* x, float* y) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
-  for (int32_t v = 0; v < kVectors; ++v) {
-    q4nx_bytes(block, x + v * kQ4Columns, y + v * kQ4Rows, v == 0);
-  }
-#else
-  q4nx_floats<kVectors>(block, x, y);
-#endif
 }
 
 #endif

@@ -10,6 +10,8 @@
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
 
+#define AIE_HOST_Q4_BYTES
+
 AIE_HOST_BEGIN
 namespace host {
 
@@ -18,7 +20,7 @@ struct q4_line {
   uint16_t x[kQ4Columns];                  // what it was made of
   alignas(32) uint16_t bytes[kQ4Columns];  // each x, the lower byte signed, too
   alignas(32) float rest[kQ4Columns];      // what bytes do not hold
-  // Of groups: what a byte counts, or 0 if all are 0; sums of x; columns with a rest.
+  // Per group: the unit of the integers, or 0 if there are none; the sum of x; columns with a rest.
   float units[kQ4Groups], totals[kQ4Groups];
   uint32_t columns[kQ4Groups];
 };
@@ -156,7 +158,7 @@ AIE_HOST_INLINE void group_sums(const uint8_t* codes, const uint16_t* bytes,
   halves[1].rows(sums[2], sums[3]);
 }
 
-// y += block x; of several x of a block, one fetches others ahead.
+// y += block x. fetches: whether to prefetch the blocks that come next, once for all x of a block.
 [[gnu::noinline]] inline void q4nx_bytes(const uint8_t* block, const bfloat16* x, float* y,
                                          bool fetches) {
   const q4_line& line = split_line(x);
