@@ -25,7 +25,9 @@ from npu.ops.registry import operation
 sys.path.pop()
 pyxrt = xrt_devices.pyxrt
 
-LIMIT = 30.0  # microseconds
+# Our time over that of the double, which is Python too, so that a slow machine slows down both:
+# 1.2 on Zen 4 (9 us), 1.6 on Zen 1 (34 us).
+LIMIT = 2.0
 
 
 def _best(call: Callable[[], Any], repeats: int = 500, rounds: int = 20) -> float:
@@ -121,7 +123,7 @@ if __name__ == "__main__":
     total, double = measure()
     print(
         f"a submission: {total - double:.1f} us of ours, {double:.1f} us of the test double "
-        f"(limit of ours: {LIMIT:g} us)"
+        f"(limit of ours: {LIMIT:g} times as much)"
     )
     token = measure_token()
     print(

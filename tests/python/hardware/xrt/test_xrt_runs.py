@@ -1,7 +1,7 @@
 """Device xrt: results are the emulated NPU's on both generations, whatever is reloaded in between;
 run objects are reused and only arguments that change are set; an offset is a part of a BO; more
 arguments than the xclbin declares, and more runs than the driver takes, are refused; contexts are
-kept and few; a submission costs less than 30 us."""
+kept and few; a submission costs less than two of the double's calls."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_configurations_of_the_other_generation_are_refused(machine):
 
 def test_a_submission_costs_less_than_the_limit():
     total, double = submission_cost.measure()
-    assert total - double < submission_cost.LIMIT
+    assert total - double < submission_cost.LIMIT * double
 
 
 @pytest.mark.parametrize("generation", ["npu1", "npu2"])
