@@ -183,7 +183,8 @@ def test_layers_of_a_prompt_are_replays(
     generation: str,
 ) -> None:
     """Of a prompt of a new length too: its first run, other lengths, other pages, behind the
-    window, and tokens between prompts, which are another configuration; then several sequences."""
+    window, and tokens between prompts, which are another configuration; then several sequences, as
+    a batch and as tokens in turn."""
     shape = Shape(layers=7, width=64, ffn_width=96, context=700, window=40)
     path = write_model(tmp_path / "m.gguf", shape)
     count = len(small_vocabulary().pieces)
@@ -200,17 +201,22 @@ def test_layers_of_a_prompt_are_replays(
                 results.append(model.prefill(ids, caches[cache]))
                 counted.append(npu.stats() - before)
                 results.append(model.forward([3], caches[cache]))
-            before = npu.stats()
-            for _ in range(8):
-                ids = rng.integers(0, count, 3).tolist()
-                results += list(model.decode_batch([[i] for i in ids], caches[:3]))
-            counted.append(npu.stats() - before)
+            for designs in ("array", "host"):  # a batch; a decode step of each sequence in turn
+                before = npu.stats()
+                with npu.device(f"emu:{generation}", designs=designs):
+                    for _ in range(8):
+                        ids = rng.integers(0, count, 3).tolist()
+                        results += list(model.decode_batch(ids, caches[:3]))
+                counted.append(npu.stats() - before)
         return results, counted
 
     found, counted = logits(replayed=True)
     assert counted[0].replays >= 4  # of 7 layers of a first run, one of them of another kind
     assert counted[3].replays >= 7  # of one that was there before
-    assert counted[-1].replays >= counted[-1].submissions // 2
+    assert counted[-2].replays >= counted[-2].submissions // 2
+    assert counted[-1].submissions == 8 * 3
+    # But the first of each sequence, of other lengths, and one that reads another group of keys.
+    assert counted[-1].replays == 8 * 3 - 4
     fresh_devices()
     for one, other in zip(found, logits(replayed=False)[0], strict=True):
         assert np.array_equal(one, other)

@@ -136,45 +136,45 @@ void Decoder::write_control(const DecoderToken& token, const DecoderPosition& po
   at.combined = position.attention;
 }
 
-// Whether attention reads where it did for the token before: within a group of chunks it does.
-bool Decoder::reads_change(const DecoderPosition& position, const Place& at) {
-  if (!same_ranges(position.attention, at.position.attention)) return true;
-  return !std::ranges::equal(position.pages, at.pages,
-                             [](const auto& a, const auto& b) { return std::ranges::equal(a, b); });
-}
-
-// Patches the stream of the token before, where that is enough. Its entry goes back only when it is
-// known what the stream does: patches start from there.
-void Decoder::prepare(const DecoderPosition& position, Place& at) {
-  auto entry = std::exchange(at.entry, nullptr);
-  if (entry != nullptr) {
-    const bool reads = reads_change(position, at);
-    const std::vector<StreamPatch> patches =
-        decoder_patches(array_.generation, model_, at.position, position, at.variables, reads);
-    if (patches.empty() || !operation_.patch(*entry, patches)) {
-      entry = nullptr;
-    } else if (!reads) {
-      at.position.attention = position.attention;
-      at.entry = std::move(entry);
-      return;
-    }
+// Patches the stream of a token before, where that is enough. It goes back only when it is known
+// what it does: patches start from there.
+const Operation<int>::Entry& Decoder::prepare(const DecoderPosition& position, Place& at) {
+  const auto same = [](const auto& a, const auto& b) { return std::ranges::equal(a, b); };
+  const auto pages_of_token = [&](Prepared& prepared) {
+    prepared.pages.clear();
+    for (const auto& pages : position.pages)
+      prepared.pages.emplace_back(pages.begin(), pages.end());
+  };
+  std::vector<Prepared>& all = at.streams;
+  for (size_t i = all.size(); i-- > 0;) {
+    if (!same_ranges(position.attention, all[i].position.attention)) continue;
+    // Within a group of chunks the next token of a sequence reads where the one before did.
+    const bool reads = !std::ranges::equal(position.pages, all[i].pages, same);
+    const std::vector<StreamPatch> patches = decoder_patches(
+        array_.generation, model_, all[i].position, position, all[i].variables, reads);
+    if (patches.empty()) continue;
+    Prepared prepared = std::move(all[i]);
+    all.erase(all.begin() + static_cast<std::ptrdiff_t>(i));
+    if (!operation_.patch(*prepared.entry, patches)) break;
+    prepared.position.attention = position.attention;
+    if (reads) pages_of_token(prepared);
+    all.push_back(std::move(prepared));
+    return *all.back().entry;
   }
-  if (entry == nullptr) {
-    entry = operation_.prepare_once([&](stream::Builder& builder) {
-      at.variables =
-          append_decoder(builder, operation_.configuration(), array_, model_, *at.layout, position);
-      return std::monostate{};
-    });
-    static constexpr ArgumentRange kMoving[] = {{kDecoderPool}};
-    entry->stream->expect_repeats(kMoving);
-  }
-  at.position = position;
-  at.position.pages.clear();
-  at.pages.clear();
-  for (const std::span<const int64_t> pages : position.pages) {
-    at.pages.emplace_back(pages.begin(), pages.end());
-  }
-  at.entry = std::move(entry);
+  if (all.size() == kMostStreams) all.erase(all.begin());
+  Prepared prepared;
+  prepared.entry = operation_.prepare_once([&](stream::Builder& builder) {
+    prepared.variables =
+        append_decoder(builder, operation_.configuration(), array_, model_, *at.layout, position);
+    return std::monostate{};
+  });
+  static constexpr ArgumentRange kMoving[] = {{kDecoderPool}};
+  prepared.entry->stream->expect_repeats(kMoving);
+  prepared.position = position;
+  prepared.position.pages.clear();
+  pages_of_token(prepared);
+  all.push_back(std::move(prepared));
+  return *all.back().entry;
 }
 
 RunReport Decoder::run(const DecoderToken& token, Place& at) {
@@ -194,12 +194,12 @@ RunReport Decoder::run(const DecoderToken& token, Place& at) {
   write_control(token, position, at);
   Device& device = operation_.device();
   CachePool pool(device, token.pool);  // copied with every token where the device does not reach it
-  prepare(position, at);
+  const Operation<int>::Entry& entry = prepare(position, at);
   std::vector<BufferRef> arguments = {
       {at.buffer.get(), 0, static_cast<size_t>(at.layout->bytes()), Access::kReadWrite},
       pool.ref()};
   arguments.insert(arguments.end(), regions_->refs().begin(), regions_->refs().end());
-  const RunReport report = operation_.submit(*at.entry, arguments);
+  const RunReport report = operation_.submit(entry, arguments);
   operation_.count_copy(pool.finish());
   return report;
 }

@@ -60,17 +60,21 @@ class Decoder {
   OperationCounters counters() const { return operation_.counters(); }
 
  private:
+  // The stream of a token, which is that of others with the same work of attention, but for a few
+  // words: of the next ones of its sequence, and of sequences that are as long.
+  struct Prepared {
+    std::shared_ptr<const Operation<int>::Entry> entry;
+    std::vector<DecoderVariable> variables;
+    DecoderPosition position;  // of the latest token, without pages
+    std::vector<std::vector<int64_t>> pages;
+  };
   struct Place {
     std::unique_ptr<DecoderWorkspace> layout;
     std::unique_ptr<Buffer> buffer;
     // For which ranges the buffer has the combinations' jobs, and zeros where nobody writes the
     // statistics of a part.
     DecoderPosition::Attention combined;
-    // The stream of the latest token: the next one's, but for a few words.
-    std::shared_ptr<const Operation<int>::Entry> entry;
-    std::vector<DecoderVariable> variables;
-    DecoderPosition position;  // of the latest token, without pages
-    std::vector<std::vector<int64_t>> pages;
+    std::vector<Prepared> streams;  // that of the latest token at the end
   };
 
   // With its layout, and with its buffer, too.
@@ -78,11 +82,11 @@ class Decoder {
   Place& place(gemv::Output output, int top, int64_t rows);
   void write_control(const DecoderToken& token, const DecoderPosition& position, Place& at) const;
   RunReport run(const DecoderToken& token, Place& at);
-  void prepare(const DecoderPosition& position, Place& at);
-  static bool reads_change(const DecoderPosition& position, const Place& at);
+  const Operation<int>::Entry& prepare(const DecoderPosition& position, Place& at);
 
   // Lists of up to 64 entries in eights, and all logits; callers who vary `rows` start again.
   static constexpr size_t kMaxPlaces = 12;
+  static constexpr size_t kMostStreams = 12;  // of a place: sequences of several lengths in turn
 
   Operation<int> operation_;
   DecoderArray array_;
