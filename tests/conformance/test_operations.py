@@ -151,17 +151,22 @@ def _prefill(rng: np.random.Generator, tokens: int, heads: int, kv: int, width: 
 
 
 def _batch(_: np.random.Generator, heads: int, kv: int, width: int) -> np.ndarray:
-    """Logits of three sequences of different lengths, and what they leave in their caches."""
-    model = Model(open_source(_model(heads, kv, width)))
-    assert model.batches_on_array
-    caches, out = [model.new_cache() for _ in range(3)], []
-    for cache, count in zip(caches, (40, 0, 7), strict=True):
-        model.extend(list(range(count)), cache)
-    for new in ([1, [2, 3, 4], 5], [[6, 7], 8, list(range(8))]):
-        out.append(model.decode_batch(new, caches).reshape(-1))
-    keys = [cache.pool[page * cache.page_bytes :][: cache.page_bytes]
-            for cache in caches for page in cache.page_table(0)[:1].tolist()]  # fmt: skip
-    return np.concatenate([*out, np.concatenate(keys).view(BF16).astype(np.float32)])
+    """Logits of three sequences of different lengths, and what they leave in their caches. On the
+    array: an emulated NPU would run single tokens as decode steps."""
+    device = npu.current_device()
+    with npu.device(
+        device.name, arithmetic=device.arithmetic, bf16=device.bf16_chosen, designs="array"
+    ):
+        model = Model(open_source(_model(heads, kv, width)))
+        assert model.batches_on_array
+        caches, out = [model.new_cache() for _ in range(3)], []
+        for cache, count in zip(caches, (40, 0, 7), strict=True):
+            model.extend(list(range(count)), cache)
+        for new in ([1, [2, 3, 4], 5], [[6, 7], 8, list(range(8))]):
+            out.append(model.decode_batch(new, caches).reshape(-1))
+        keys = [cache.pool[page * cache.page_bytes :][: cache.page_bytes]
+                for cache in caches for page in cache.page_table(0)[:1].tolist()]  # fmt: skip
+        return np.concatenate([*out, np.concatenate(keys).view(BF16).astype(np.float32)])
 
 
 def _copy(rng: np.random.Generator, size: int) -> np.ndarray:

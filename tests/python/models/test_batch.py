@@ -8,6 +8,7 @@ What a step leaves in memory and costs; steps that fail; sequences do not depend
 from __future__ import annotations
 
 import dataclasses
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from test_prompts import rows_of
 
 import npu
 from npu import gemma3
+from npu.devices import Device
 from npu.errors import ArgumentError, FormatError
 from npu.models.batch import BatchGeneration
 from npu.models.gemma3.model import Model
@@ -35,6 +37,11 @@ from npu.models.sources import open_source
 # across the border of a page.
 STEPS = [(0, 1), (3, 8), (17, 1), (40, 5), (1, 2), (255, 3), (260, 1), (30, 7)]
 KINDS = gguf.GGMLQuantizationType
+
+
+def batching(device: str) -> AbstractContextManager[Device]:
+    """A device on which batches are always those of the array."""
+    return npu.device(device, designs="array")
 
 
 def check_bound(
@@ -86,7 +93,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_logits_are_the_references_within_the_bound(case: Case, device: str) -> None:
-    with npu.device(device):
+    with batching(device):
         model = Model(open_source(case.path))
         assert model.batches_on_array
         actual = stepped(model, case.tokens, STEPS)
@@ -98,7 +105,7 @@ def test_logits_are_the_references_within_the_bound(case: Case, device: str) -> 
 def test_steps_follow_each_other(case: Case, device: str) -> None:
     """Sequences that started apart, token by token, each from the cache of the step before."""
     starts = [0, 20, 33]
-    with npu.device(device):
+    with batching(device):
         model = Model(open_source(case.path))
         caches, rows = caches_at(model, case.tokens, starts), []
         for i in range(12):
@@ -118,7 +125,7 @@ def test_formats_may_be_mixed(tmp_path: Path, device: str) -> None:
     path, tokens = write_model(tmp_path / "m.gguf", shape, types=types), tokens_of(60)
     expected = float32_logits(path, tokens)
     steps = [step for step in STEPS if sum(step) <= 60]
-    with npu.device(device):
+    with batching(device):
         actual = stepped(Model(open_source(path)), tokens, steps)
     check_bound(actual, expected[[at + n - 1 for at, n in steps]], 2, device, rounded=True)
 
@@ -133,7 +140,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_sequence_does_not_depend_on_the_others(small: Path, device: str) -> None:
     """Nor on their number and order: the same bits, also those of keys and values."""
     tokens = tokens_of(300)
-    with npu.device(device):
+    with batching(device):
         model = Model(open_source(small))
         positions = [position for position, _ in STEPS]
         new = [tokens[at : at + count] for at, count in STEPS]
@@ -150,10 +157,36 @@ def test_a_sequence_does_not_depend_on_the_others(small: Path, device: str) -> N
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_where_the_host_counts_one_token_is_a_decode_step(small: Path, device: str) -> None:
+    """With the bits of one: logits, keys and values. Several tokens are a batch all the same."""
+    tokens = tokens_of(300)
+    new = [tokens[at : at + count] for at, count in STEPS]
+    with batching(device):
+        model = Model(open_source(small))
+        caches = caches_at(model, tokens, [position for position, _ in STEPS])
+        forks = [[cache.fork() for cache in caches] for _ in range(2)]
+        on_the_array = model.decode_batch(new, forks[0])
+        with npu.device(device, designs="host"):
+            actual = model.decode_batch(new, caches)
+    for i, own in enumerate(new):
+        alone = len(own) == 1
+        with batching(device):
+            expected = model.forward(own, forks[1][i])[0] if alone else on_the_array[i]
+        assert np.array_equal(actual[i], expected)
+        other = forks[1][i] if alone else forks[0][i]
+        assert caches[i].tokens.tolist() == other.tokens.tolist()
+        page = [cache.page_table(5)[-1] * cache.page_bytes for cache in (caches[i], other)]
+        size = caches[i].page_bytes
+        assert np.array_equal(*(model._pool.buffer[at : at + size] for at in page))
+    assert any(np.array_equal(on_the_array[i], actual[i]) for i in range(8))
+    assert not np.array_equal(on_the_array, actual)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_forks_share_pages_until_they_are_written(small: Path, device: str) -> None:
     """A text and its forks run on in one step with tokens of their own."""
     tokens, endings = tokens_of(260), [tokens_of(4, seed) for seed in range(2, 7)]
-    with npu.device(device):
+    with batching(device):
         model = Model(open_source(small))
         cache = model.new_cache()
         model.extend(tokens, cache)
@@ -187,7 +220,7 @@ def test_a_step_writes_its_own_positions_only(
         seen.extend([caches[0].pool.copy(), own(caches)])
         return out
 
-    with npu.device(device):
+    with batching(device):
         model = Model(open_source(small))
         monkeypatch.setattr(Prefill, "run_batch", watched)
         stepped(model, tokens, STEPS)
@@ -205,7 +238,7 @@ def test_a_step_that_fails_leaves_all_caches_as_they_were(
     tokens = tokens_of(300)
     if not on_array:
         without_prefill(monkeypatch)
-    with npu.device(device):
+    with batching(device):
         model = Model(open_source(small))
         assert model.batches_on_array is on_array
         caches = caches_at(model, tokens, [250, 3, 254])
@@ -251,7 +284,7 @@ def test_an_interrupt_between_two_commits_is_taken_back(
     small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens = tokens_of(300)
-    with npu.device("emu:npu2"):
+    with batching("emu:npu2"):
         model = Model(open_source(small))
         caches = caches_at(model, tokens, [255, 3, 17])
         expected = model.decode_batch([1, 2, 3], [cache.fork() for cache in caches])
@@ -276,7 +309,7 @@ def test_an_interrupt_between_two_commits_is_taken_back(
 @pytest.mark.usefixtures("no_replays")
 def test_a_step_is_one_submission_and_loads_nothing(small: Path, device: str) -> None:
     tokens = tokens_of(120)
-    with npu.device(device):
+    with batching(device):
         model = Model(open_source(small))
         caches = caches_at(model, tokens, [30, 5, 60, 61])
         before = npu.stats()
@@ -291,7 +324,7 @@ def test_a_step_is_one_submission_and_loads_nothing(small: Path, device: str) ->
 def test_reloads_change_no_bit(small: Path, device: str) -> None:
     tokens, outs = tokens_of(300), []
     for name in (device, device + "+reload", device + "+reload-random-3"):
-        with npu.device(name):
+        with batching(name):
             outs.append(stepped(Model(open_source(small)), tokens, STEPS))
     assert all(np.array_equal(out, outs[0]) for out in outs)
 
@@ -301,7 +334,7 @@ def test_bit_exact_arithmetic_gives_the_logits(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.gguf", Shape(layers=1, width=64, ffn_width=64))
     expected = float32_logits(path, tokens)
     for device in ("emu:npu1", "emu:npu2"):
-        with npu.device(device, arithmetic="silicon"):
+        with npu.device(device, arithmetic="silicon", designs="array"):
             model = Model(open_source(path))
             caches, rows = caches_at(model, tokens, starts), []
             for i in range(16):
@@ -313,7 +346,7 @@ def test_bit_exact_arithmetic_gives_the_logits(tmp_path: Path) -> None:
 def test_a_logit_cap_is_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = tokens_of(20)
     path = write_model(tmp_path / "m.gguf", Shape(layers=1, width=64, ffn_width=64))
-    with npu.device("emu:npu2"):
+    with batching("emu:npu2"):
         model = Model(open_source(path))
         plain = stepped(model, tokens, [(0, 3), (11, 1)])
         model.config = dataclasses.replace(model.config, logit_softcap=2.0)
@@ -328,7 +361,7 @@ def test_other_models_run_one_after_the_other(
     tokens = tokens_of(300)
     expected = float32_logits(small, tokens)[[at + count - 1 for at, count in STEPS]]
     without_prefill(monkeypatch)
-    with npu.device(device):
+    with batching(device):
         model = Model(open_source(small))
         assert not model.batches_on_array
         actual = stepped(model, tokens, STEPS)
@@ -337,7 +370,7 @@ def test_other_models_run_one_after_the_other(
 
 def test_refusals(small: Path) -> None:
     tokens = tokens_of(300)
-    with npu.device("emu:npu2"):
+    with batching("emu:npu2"):
         model, other = Model(open_source(small)), Model(open_source(small))
         caches = [model.new_cache() for _ in range(9)]
 

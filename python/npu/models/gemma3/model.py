@@ -192,7 +192,9 @@ class Model:
         logits (sequences, vocabulary) of each one's last token, which do not depend on the other
         sequences. Raises ArgumentError for other counts, ids or caches, and where a context is
         full; if the step fails or is interrupted, all caches stay as they were. Where not
-        ``batches_on_array``, sequences run one after the other.
+        ``batches_on_array``, sequences run one after the other; so do those with one new token on a
+        device that prefers what is fastest on the host (``npu.device``, ``designs``), by decode
+        steps.
         """
         if not 1 <= len(tokens) <= MOST_SEQUENCES or len(caches) != len(tokens):
             raise ArgumentError(
@@ -204,12 +206,27 @@ class Model:
             self._check_batch_cache(index, cache, caches)
         with running_together(caches, ids):
             prefill = self._prefill()
-            if prefill is None:
-                parts = [self._passed(own, cache) for own, cache in zip(ids, caches, strict=True)]
-                return np.concatenate(parts)
-            rows = self.source.float32(names.EMBEDDING, np.concatenate(ids))
-            x = host.embed(rows, self._embedding_scale)
-            return self._capped(prefill.run_batch(x, [len(own) for own in ids], caches))
+            out = np.empty((len(ids), self.config.vocabulary), np.float32)
+            joined = [] if prefill is None else self._joined(ids)
+            for index, (own, cache) in enumerate(zip(ids, caches, strict=True)):
+                if index not in joined:
+                    out[index] = self._passed(own, cache)[0]
+            if prefill is not None and joined:
+                rows = self.source.float32(
+                    names.EMBEDDING, np.concatenate([ids[i] for i in joined])
+                )
+                x = host.embed(rows, self._embedding_scale)
+                counts = [len(ids[i]) for i in joined]
+                out[joined] = self._capped(
+                    prefill.run_batch(x, counts, [caches[i] for i in joined])
+                )
+            return out
+
+    def _joined(self, ids: Sequence[np.ndarray]) -> list[int]:
+        """Which sequences are a batch on the array. An emulated device expands all weights for a
+        batch, which takes it longer than eight decode steps."""
+        steps = current_device().prefers == "host" and self.decodes_on_array
+        return [index for index, own in enumerate(ids) if not steps or len(own) > 1]
 
     def _batch_ids(self, tokens: int | Sequence[int]) -> np.ndarray:
         ids = self._checked(np.atleast_1d(tokens))

@@ -71,7 +71,7 @@ def configuration(generation: str = "npu2") -> Any:
 @pytest.mark.parametrize("generation", ["npu1", "npu2"])
 def test_prompts_are_those_of_the_emulated_npu(generation, model_file, machine):
     machine.reset(seed=3)  # with reloads
-    with npu.device(f"emu:{generation}"):
+    with npu.device(f"emu:{generation}", designs="array"):
         expected = prompt(model_file)
     with on(backend(generation)):
         assert prompt(model_file) == expected
@@ -80,7 +80,7 @@ def test_prompts_are_those_of_the_emulated_npu(generation, model_file, machine):
 
 def test_devices_send_their_own_builds(model_file, machine):
     """One model, one configuration, two devices that were built apart."""
-    with npu.device("emu:npu2"):
+    with npu.device("emu:npu2", designs="array"):
         expected = prompt(model_file)
     builds = [functools.partial(xrt_devices.find, build=number) for number in (0, 1)]
     first, second = (build(configuration()).overlay("norm") for build in builds)
@@ -198,7 +198,7 @@ def test_two_builds_are_not_mixed(model_file, machine):
         return xrt_devices.Xclbin(found.path, {**found.manifest, "files": {"all": number[0]}})
 
     made = backend(find=find)
-    with npu.device("emu:npu2"):
+    with npu.device("emu:npu2", designs="array"):
         expected = prompt(model_file)
     with on(made):
         model = Model(open_source(model_file))
@@ -263,7 +263,7 @@ def test_the_self_test_passes_its_prompts(generation):
     """On the double; with the programs of another build it fails them."""
     name = f"double:overlays-{next(_names)}"
     npu.register_device(name, lambda: backend(generation, name))
-    with npu.device(f"emu:{generation}") as emulated, npu.device(name) as device:
+    with npu.device(f"emu:{generation}", designs="array") as emulated, npu.device(name) as device:
         for check in checks.checks(generation):
             if check.operation == "prefill":
                 found = check.compute(device=device)
