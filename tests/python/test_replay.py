@@ -205,8 +205,8 @@ def test_layers_of_a_prompt_are_replays(
                 before = npu.stats()
                 with npu.device(f"emu:{generation}", designs=designs):
                     for _ in range(8):
-                        ids = rng.integers(0, count, 3).tolist()
-                        results += list(model.decode_batch(ids, caches[:3]))
+                        ids = rng.integers(0, count, 4).tolist()
+                        results += list(model.decode_batch(ids, caches))
                 counted.append(npu.stats() - before)
         return results, counted
 
@@ -214,9 +214,9 @@ def test_layers_of_a_prompt_are_replays(
     assert counted[0].replays >= 4  # of 7 layers of a first run, one of them of another kind
     assert counted[3].replays >= 7  # of one that was there before
     assert counted[-2].replays >= counted[-2].submissions // 2
-    assert counted[-1].submissions == 8 * 3
-    # But the first of each sequence, of other lengths, and one that reads another group of keys.
-    assert counted[-1].replays == 8 * 3 - 4
+    assert counted[-1].submissions == 8 * 4
+    # But the first of three lengths, two sequences having one, and where another group is read.
+    assert counted[-1].replays == 8 * 4 - 4
     fresh_devices()
     for one, other in zip(found, logits(replayed=False)[0], strict=True):
         assert np.array_equal(one, other)

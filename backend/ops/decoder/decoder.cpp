@@ -136,30 +136,35 @@ void Decoder::write_control(const DecoderToken& token, const DecoderPosition& po
   at.combined = position.attention;
 }
 
-// Patches the stream of a token before, where that is enough. It goes back only when it is known
-// what it does: patches start from there.
+// Patches a stream that is kept, where that is enough: best one with the same pages. While it is
+// patched it is not among the others: if the patch throws, nobody knows what it does.
 const Operation<int>::Entry& Decoder::prepare(const DecoderPosition& position, Place& at) {
   const auto same = [](const auto& a, const auto& b) { return std::ranges::equal(a, b); };
   const auto pages_of_token = [&](Prepared& prepared) {
     prepared.pages.clear();
-    for (const auto& pages : position.pages)
+    for (const auto& pages : position.pages) {
       prepared.pages.emplace_back(pages.begin(), pages.end());
+    }
   };
   std::vector<Prepared>& all = at.streams;
-  for (size_t i = all.size(); i-- > 0;) {
-    if (!same_ranges(position.attention, all[i].position.attention)) continue;
-    // Within a group of chunks the next token of a sequence reads where the one before did.
-    const bool reads = !std::ranges::equal(position.pages, all[i].pages, same);
-    const std::vector<StreamPatch> patches = decoder_patches(
-        array_.generation, model_, all[i].position, position, all[i].variables, reads);
-    if (patches.empty()) continue;
-    Prepared prepared = std::move(all[i]);
-    all.erase(all.begin() + static_cast<std::ptrdiff_t>(i));
-    if (!operation_.patch(*prepared.entry, patches)) break;
-    prepared.position.attention = position.attention;
-    if (reads) pages_of_token(prepared);
-    all.push_back(std::move(prepared));
-    return *all.back().entry;
+  // Where attention reads other ranges, a device that repeats runs would record the run anew.
+  const bool repeats = operation_.device().repeats();
+  for (const bool change : {false, true}) {
+    for (size_t i = all.size(); i-- > 0;) {
+      const bool alike = same_ranges(position.attention, all[i].position.attention);
+      const bool reads = !alike || !std::ranges::equal(position.pages, all[i].pages, same);
+      if (reads != change || (repeats && !alike)) continue;
+      const std::vector<StreamPatch> patches = decoder_patches(
+          array_.generation, model_, all[i].position, position, all[i].variables, reads);
+      if (patches.empty()) continue;
+      Prepared prepared = std::move(all[i]);
+      all.erase(all.begin() + static_cast<std::ptrdiff_t>(i));
+      if (!operation_.patch(*prepared.entry, patches)) continue;
+      prepared.position.attention = position.attention;
+      if (reads) pages_of_token(prepared);
+      all.push_back(std::move(prepared));
+      return *all.back().entry;
+    }
   }
   if (all.size() == kMostStreams) all.erase(all.begin());
   Prepared prepared;

@@ -60,8 +60,8 @@ class Decoder {
   OperationCounters counters() const { return operation_.counters(); }
 
  private:
-  // The stream of a token, which is that of others with the same work of attention, but for a few
-  // words: of the next ones of its sequence, and of sequences that are as long.
+  // A stream, which by patching a few words serves other tokens whose attention reads the same
+  // ranges: the next ones of its sequence, and those of sequences about as long.
   struct Prepared {
     std::shared_ptr<const Operation<int>::Entry> entry;
     std::vector<DecoderVariable> variables;

@@ -97,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add(
         "--batch", type=common.positive, default=1, metavar="N",
-        help="so many of --prompts at a time, 1 to 8 (1): one pass over the weights for all",
+        help="so many of --prompts at a time, 1 to 8 (1), on an NPU in one pass over the weights",
     )  # fmt: skip
     add("--json", action="store_true", help="one JSON object per prompt instead of text")
     _foreign_options(parser, _WITHOUT_EFFECT, _REFUSED)

@@ -1,5 +1,5 @@
 """Several generations at a time: their next tokens are one step of the model, which reads the
-weights once for all."""
+weights once for all where that takes less time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from npu.errors import ArgumentError, NpuError
 from npu.models.generation import Generation
-from npu.models.interface import MOST_NEW, MOST_SEQUENCES
+from npu.models.interface import MOST_SEQUENCES
 
 
 class BatchGeneration:
@@ -68,18 +68,19 @@ class BatchGeneration:
                         self.generations[index].cache = None
 
     def _begin(self, index: int) -> bool:
-        """Runs a prompt but for its last tokens, which go with the next step."""
+        """Runs a prompt but for the tokens at its end that go with the next step."""
         one = self.generations[index]
         try:
             one.begin()
             assert one.cache is not None
             one.cache.check_room(len(one.pending))
-            one.model.extend(one.pending[:-MOST_NEW], one.cache, one.chunk)
+            left = one.model.joined_tokens
+            one.model.extend(one.pending[:-left], one.cache, one.chunk)
         except NpuError as error:
             self.errors[index] = error
             one.pending = ()
             return False
-        one.pending = one.pending[-MOST_NEW:]
+        one.pending = one.pending[-left:]
         return True
 
     def _step(self, running: dict[int, float]) -> list[tuple[int, str]]:

@@ -48,6 +48,11 @@ class Model(Protocol):
     def extend(self, tokens: Sequence[int], cache: Cache, chunk: int = PREFILL_CHUNK) -> None:
         """Runs tokens in chunks, without logits."""
 
+    @property
+    def joined_tokens(self) -> int:
+        """How many of a prompt's last tokens, 1 to ``MOST_NEW``, are best left to the next
+        ``decode_batch``."""
+
     def decode_batch(
         self, tokens: Sequence[int | Sequence[int]], caches: Sequence[Cache]
     ) -> np.ndarray:

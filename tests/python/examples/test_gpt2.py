@@ -40,8 +40,8 @@ def small_run(seed: int = 0) -> training.Run:
 def test_a_small_model_learns_its_sentences(capsys) -> None:
     """By chance a byte has 5.5 nats; what cannot be known of a sentence (its word, one of 7 or 12
     names, before or after: 3.5 nats of 24 bytes on average) leaves 0.15. At 0.3 the model knows
-    how a sentence goes on, but of seven questions answers about one: a guess at the name, which
-    varies with how torch adds on a CPU."""
+    the form of the sentences and most names, but answers only one question in seven: which name it
+    gives depends on the order in which torch adds on a CPU."""
     finetune.main(["--device", "emu:npu1", "--steps", "300", "--every", "300"])
     output = capsys.readouterr().out
     assert "9 layers" in output

@@ -39,9 +39,10 @@ STEPS = [(0, 1), (3, 8), (17, 1), (40, 5), (1, 2), (255, 3), (260, 1), (30, 7)]
 KINDS = gguf.GGMLQuantizationType
 
 
-def batching(device: str) -> AbstractContextManager[Device]:
-    """A device on which batches are always those of the array."""
-    return npu.device(device, designs="array")
+def batching(device: str, designs: str = "array") -> AbstractContextManager[Device]:
+    """A device on which batches are those of the array, or where designs="host" may be decode
+    steps."""
+    return npu.device(device, designs=designs)
 
 
 def check_bound(
@@ -182,11 +183,12 @@ def test_where_the_host_counts_one_token_is_a_decode_step(small: Path, device: s
     assert not np.array_equal(on_the_array, actual)
 
 
+@pytest.mark.parametrize("designs", ["array", "host"])
 @pytest.mark.parametrize("device", DEVICES)
-def test_forks_share_pages_until_they_are_written(small: Path, device: str) -> None:
+def test_forks_share_pages_until_they_are_written(small: Path, device: str, designs: str) -> None:
     """A text and its forks run on in one step with tokens of their own."""
     tokens, endings = tokens_of(260), [tokens_of(4, seed) for seed in range(2, 7)]
-    with batching(device):
+    with batching(device, designs):
         model = Model(open_source(small))
         cache = model.new_cache()
         model.extend(tokens, cache)
@@ -230,15 +232,16 @@ def test_a_step_writes_its_own_positions_only(
     assert not (after[mine].view(np.uint16) == 0x5B5B).any()
 
 
+@pytest.mark.parametrize("designs", ["array", "host"])
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("on_array", [True, False])
 def test_a_step_that_fails_leaves_all_caches_as_they_were(
-    small: Path, device: str, on_array: bool, monkeypatch: pytest.MonkeyPatch
+    small: Path, device: str, on_array: bool, monkeypatch: pytest.MonkeyPatch, designs: str
 ) -> None:
     tokens = tokens_of(300)
     if not on_array:
         without_prefill(monkeypatch)
-    with batching(device):
+    with batching(device, designs):
         model = Model(open_source(small))
         assert model.batches_on_array is on_array
         caches = caches_at(model, tokens, [250, 3, 254])
@@ -280,11 +283,12 @@ def test_a_step_that_fails_leaves_all_caches_as_they_were(
         assert fork.tokens.tolist() == tokens[:250]
 
 
+@pytest.mark.parametrize("designs", ["array", "host"])
 def test_an_interrupt_between_two_commits_is_taken_back(
-    small: Path, monkeypatch: pytest.MonkeyPatch
+    small: Path, monkeypatch: pytest.MonkeyPatch, designs: str
 ) -> None:
     tokens = tokens_of(300)
-    with batching("emu:npu2"):
+    with batching("emu:npu2", designs):
         model = Model(open_source(small))
         caches = caches_at(model, tokens, [255, 3, 17])
         expected = model.decode_batch([1, 2, 3], [cache.fork() for cache in caches])
@@ -343,10 +347,13 @@ def test_bit_exact_arithmetic_gives_the_logits(tmp_path: Path) -> None:
         check_bound(np.concatenate(rows), expected[at], 1, device)
 
 
-def test_a_logit_cap_is_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("designs", ["array", "host"])
+def test_a_logit_cap_is_applied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, designs: str
+) -> None:
     tokens = tokens_of(20)
     path = write_model(tmp_path / "m.gguf", Shape(layers=1, width=64, ffn_width=64))
-    with batching("emu:npu2"):
+    with batching("emu:npu2", designs):
         model = Model(open_source(path))
         plain = stepped(model, tokens, [(0, 3), (11, 1)])
         model.config = dataclasses.replace(model.config, logit_softcap=2.0)
@@ -424,9 +431,9 @@ def texts_of(batch: BatchGeneration) -> list[str]:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("size", [8, 3])
-def test_greedy_texts_are_those_of_each_alone(device: str, size: int) -> None:
-    with npu.device(device):
+@pytest.mark.parametrize(("size", "designs"), [(8, "host"), (8, "array"), (3, "array")])
+def test_greedy_texts_are_those_of_each_alone(device: str, size: int, designs: str) -> None:
+    with npu.device(device, designs=designs):
         model, tokenizer = gemma3.load(DEMO)
         alone = generations(model, tokenizer, stop=["kilo"])
         expected = ["".join(one) for one in alone]
@@ -440,9 +447,29 @@ def test_greedy_texts_are_those_of_each_alone(device: str, size: int) -> None:
     assert model._pool.used == 0 or all(one.cache is not None for one in alone)
 
 
-def test_draws_are_those_of_each_samplers_seed() -> None:
+def test_prompts_leave_tokens_to_a_batch_and_one_to_decode_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts: list[int] = []
+    real = Model.decode_batch
+
+    def watched(self: Model, tokens: Any, caches: Any) -> np.ndarray:
+        counts.extend(len(own) for own in tokens)
+        return real(self, tokens, caches)
+
+    monkeypatch.setattr(Model, "decode_batch", watched)
+    for designs, last in (("host", 1), ("array", 8)):
+        with npu.device("emu:npu2", designs=designs):
+            model, tokenizer = gemma3.load(DEMO)
+            texts_of(BatchGeneration(generations(model, tokenizer, max_tokens=2)))
+        assert set(counts) == {1, last}
+        counts.clear()
+
+
+@pytest.mark.parametrize("designs", ["host", "array"])
+def test_draws_are_those_of_each_samplers_seed(designs: str) -> None:
     """Whatever runs beside: each sampler sees the logits of its own sequence only."""
-    with npu.device("emu:npu2"):
+    with npu.device("emu:npu2", designs=designs):
         model, tokenizer = gemma3.load(DEMO)
         texts = [
             texts_of(BatchGeneration(generations(model, tokenizer, lambda: Sampler(3, seed=4)), n))

@@ -28,7 +28,7 @@ def run(
     """The report of a self-test (``report.save`` writes it). ``runs`` of each measurement;
     ``times``: False leaves the measurements out. ``progress`` gets a line per result."""
     start = time.monotonic()
-    reference = open_device(f"emu:{device.generation}", "silicon", designs="array")
+    reference = open_device(f"emu:{device.generation}", "silicon", designs=device.prefers)
     results = []
     for check in _made(checks(device.generation)):
         results.append(_checked(check, device, reference))

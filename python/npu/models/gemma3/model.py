@@ -3,10 +3,11 @@
 A token runs on the array as a whole (``npu.models.gemma3.decoder``): one submission from the
 embedding row to the logits. So do the layers of a prompt (``npu.models.gemma3.prefill``), chunk by
 chunk, whose output head follows for the tokens whose logits are wanted, and the next tokens of up
-to eight sequences, head included, with one pass over the weights. Of models of other sizes than
-these run, the projections and the head are products on the array (bfloat16 operands, float32
-accumulation), and what lies between them are operations of ``npu.ops.host``. Structure: Gemma 3
-technical report (arXiv 2503.19786); tensor names: llama.cpp's GGUF naming, whose norms store 1 + w.
+to eight sequences, head included, with one pass over the weights, unless decode steps in turn take
+less time. Of models of other sizes than these run, the projections and the head are products on the
+array (bfloat16 operands, float32 accumulation), and what lies between them are operations of
+``npu.ops.host``. Structure: Gemma 3 technical report (arXiv 2503.19786); tensor names: llama.cpp's
+GGUF naming, whose norms store 1 + w.
 """
 
 from __future__ import annotations
@@ -179,9 +180,21 @@ class Model:
 
     @property
     def batches_on_array(self) -> bool:
-        """Whether ``decode_batch`` reads the weights once for all sequences: on devices and for
-        sizes with which prompts run on the array (docs/prefill.md)."""
+        """Whether the array can run a step of several sequences with one pass over the weights: on
+        devices and for sizes with which prompts run on it (docs/prefill.md)."""
         return self._prefill() is not None
+
+    @property
+    def _steps_alone(self) -> bool:
+        """Whether a token of each of several sequences is a decode step of each. An emulated device
+        expands all weights for a batch on the array, which takes it longer than eight steps."""
+        return current_device().prefers == "host" and self.decodes_on_array
+
+    @property
+    def joined_tokens(self) -> int:
+        """How many of a prompt's last tokens are best left to the next ``decode_batch``: as many as
+        a batch on the array takes, or 1 where it runs a decode step of each sequence."""
+        return 1 if self._steps_alone else MOST_NEW
 
     def decode_batch(
         self, tokens: Sequence[int | Sequence[int]], caches: Sequence[Cache]
@@ -206,8 +219,9 @@ class Model:
             self._check_batch_cache(index, cache, caches)
         with running_together(caches, ids):
             prefill = self._prefill()
+            least = 2 if self._steps_alone else 1  # new tokens of a sequence in a batch
+            joined = [i for i, own in enumerate(ids) if prefill is not None and len(own) >= least]
             out = np.empty((len(ids), self.config.vocabulary), np.float32)
-            joined = [] if prefill is None else self._joined(ids)
             for index, (own, cache) in enumerate(zip(ids, caches, strict=True)):
                 if index not in joined:
                     out[index] = self._passed(own, cache)[0]
@@ -221,12 +235,6 @@ class Model:
                     prefill.run_batch(x, counts, [caches[i] for i in joined])
                 )
             return out
-
-    def _joined(self, ids: Sequence[np.ndarray]) -> list[int]:
-        """Which sequences are a batch on the array. An emulated device expands all weights for a
-        batch, which takes it longer than eight decode steps."""
-        steps = current_device().prefers == "host" and self.decodes_on_array
-        return [index for index, own in enumerate(ids) if not steps or len(own) > 1]
 
     def _batch_ids(self, tokens: int | Sequence[int]) -> np.ndarray:
         ids = self._checked(np.atleast_1d(tokens))

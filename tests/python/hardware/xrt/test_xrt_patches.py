@@ -190,8 +190,9 @@ def _small_model(tmp_path: Path, **shape: int) -> Path:
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("place", ["patch", "workspace"])
 def test_a_token_that_was_interrupted_harms_no_other_cache(when, place, machine, tmp_path: Path):
-    """Tokens of all caches take turns with one stream and one workspace. Ctrl-C while the stream is
-    patched, or while another division of the attention is written, is the other cache's loss."""
+    """Tokens of all caches take turns with one workspace, and where attention is divided alike with
+    one stream. Ctrl-C while the stream is patched, or while another division of the attention is
+    written, is the other cache's loss."""
     model_path = _small_model(tmp_path, head_dim=256, window=1000, context=1200)
 
     def run(interrupt: bool) -> list[bytes]:

@@ -1,7 +1,7 @@
 """Device xrt: results are the emulated NPU's on both generations, whatever is reloaded in between;
 run objects are reused and only arguments that change are set; an offset is a part of a BO; more
 arguments than the xclbin declares, and more runs than the driver takes, are refused; contexts are
-kept and few; a submission costs less than two of the double's calls."""
+kept and few; a submission costs less than twice the double's own time."""
 
 from __future__ import annotations
 
