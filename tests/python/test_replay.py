@@ -222,6 +222,27 @@ def test_layers_of_a_prompt_are_replays(
         assert np.array_equal(one, other)
 
 
+def test_a_sequence_that_goes_on_leaves_no_recordings_behind(tmp_path: Path) -> None:
+    """Where attention reads another group of keys, stream and recording are others; those of a
+    longer sequence stay."""
+    path = write_model(tmp_path / "m.gguf", Shape(layers=2, width=64, ffn_width=96, context=700))
+    with npu.device("emu:npu2"):
+        model = Model(open_source(path))
+        one, other = model.new_cache(), model.new_cache()
+        model.extend([at % 200 for at in range(400)], other)
+        for cache in (one, other):
+            model.forward([5], cache)
+        held = []
+        for at in range(1, 300):
+            model.forward([at % 200], one)
+            if at in (20, 299):
+                held.append(npu.stats().replay_bytes)
+        before = npu.stats()
+        model.forward([6], other)
+        assert (npu.stats() - before).replays == 1
+    assert 0 < held[1] < 1.5 * held[0]  # of two streams; five groups were read
+
+
 @pytest.mark.parametrize("generation", ["npu1", "npu2"])
 def test_runs_are_replays_after_another_configuration(generation: str) -> None:
     rng = np.random.default_rng(4)

@@ -55,6 +55,15 @@ void write_parts(const DecoderWorkspace& workspace, const DecoderPosition& posit
   workspace.write_parts({position.attention[0].parts, position.attention[1].parts}, memory);
 }
 
+// Whether the latest token with these pages was one of the same sequence: nobody else writes to the
+// page that it wrote to.
+bool same_sequence(std::span<const std::vector<int64_t>> before,
+                   std::span<const std::span<const int64_t>> now) {
+  const std::vector<int64_t>& pages = before.front();
+  return !pages.empty() && pages.size() <= now.front().size() &&
+         pages.back() == now.front()[pages.size() - 1];
+}
+
 // Partial results that nobody writes count nothing: their denominators are zero.
 void clear_statistics(const DecoderModel& model, const DecoderWorkspace& workspace,
                       std::span<std::byte> memory) {
@@ -166,6 +175,8 @@ const Operation<int>::Entry& Decoder::prepare(const DecoderPosition& position, P
       return *all.back().entry;
     }
   }
+  // A sequence that goes on does not come back to what its attention read before.
+  std::erase_if(all, [&](const Prepared& one) { return same_sequence(one.pages, position.pages); });
   if (all.size() == kMostStreams) all.erase(all.begin());
   Prepared prepared;
   prepared.entry = operation_.prepare_once([&](stream::Builder& builder) {
