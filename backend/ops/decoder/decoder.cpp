@@ -55,6 +55,12 @@ void write_parts(const DecoderWorkspace& workspace, const DecoderPosition& posit
   workspace.write_parts({position.attention[0].parts, position.attention[1].parts}, memory);
 }
 
+std::vector<std::vector<int64_t>> copied(std::span<const std::span<const int64_t>> pages) {
+  std::vector<std::vector<int64_t>> out;
+  for (const std::span<const int64_t> one : pages) out.emplace_back(one.begin(), one.end());
+  return out;
+}
+
 // Whether the latest token with these pages was one of the same sequence: nobody else writes to the
 // page that it wrote to.
 bool same_sequence(std::span<const std::vector<int64_t>> before,
@@ -145,17 +151,10 @@ void Decoder::write_control(const DecoderToken& token, const DecoderPosition& po
   at.combined = position.attention;
 }
 
-// Patches a stream that is kept, where that is enough: best one with the same pages. While it is
-// patched it is not among the others: if the patch throws, nobody knows what it does.
-const Operation<int>::Entry& Decoder::prepare(const DecoderPosition& position, Place& at) {
+// Best one with the same pages. While it is patched it is not among the others: if the patch
+// throws, nobody knows what it does.
+bool Decoder::patch_kept(const DecoderPosition& position, std::vector<Prepared>& all) {
   const auto same = [](const auto& a, const auto& b) { return std::ranges::equal(a, b); };
-  const auto pages_of_token = [&](Prepared& prepared) {
-    prepared.pages.clear();
-    for (const auto& pages : position.pages) {
-      prepared.pages.emplace_back(pages.begin(), pages.end());
-    }
-  };
-  std::vector<Prepared>& all = at.streams;
   // Where attention reads other ranges, a device that repeats runs would record the run anew.
   const bool repeats = operation_.device().repeats();
   for (const bool change : {false, true}) {
@@ -170,11 +169,17 @@ const Operation<int>::Entry& Decoder::prepare(const DecoderPosition& position, P
       all.erase(all.begin() + static_cast<std::ptrdiff_t>(i));
       if (!operation_.patch(*prepared.entry, patches)) continue;
       prepared.position.attention = position.attention;
-      if (reads) pages_of_token(prepared);
+      if (reads) prepared.pages = copied(position.pages);
       all.push_back(std::move(prepared));
-      return *all.back().entry;
+      return true;
     }
   }
+  return false;
+}
+
+const Operation<int>::Entry& Decoder::prepare(const DecoderPosition& position, Place& at) {
+  std::vector<Prepared>& all = at.streams;
+  if (patch_kept(position, all)) return *all.back().entry;
   // A sequence that goes on does not come back to what its attention read before.
   std::erase_if(all, [&](const Prepared& one) { return same_sequence(one.pages, position.pages); });
   if (all.size() == kMostStreams) all.erase(all.begin());
@@ -188,7 +193,7 @@ const Operation<int>::Entry& Decoder::prepare(const DecoderPosition& position, P
   prepared.entry->stream->expect_repeats(kMoving);
   prepared.position = position;
   prepared.position.pages.clear();
-  pages_of_token(prepared);
+  prepared.pages = copied(position.pages);
   all.push_back(std::move(prepared));
   return *all.back().entry;
 }

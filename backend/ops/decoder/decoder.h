@@ -82,6 +82,8 @@ class Decoder {
   Place& place(gemv::Output output, int top, int64_t rows);
   void write_control(const DecoderToken& token, const DecoderPosition& position, Place& at) const;
   RunReport run(const DecoderToken& token, Place& at);
+  // Whether one of these has become the stream of a token at this position: the last one then.
+  bool patch_kept(const DecoderPosition& position, std::vector<Prepared>& all);
   const Operation<int>::Entry& prepare(const DecoderPosition& position, Place& at);
 
   // Lists of up to 64 entries in eights, and all logits; callers who vary `rows` start again.
