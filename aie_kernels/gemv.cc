@@ -130,14 +130,9 @@ inline int32_t blocks_of(const Setup& setup, int32_t object) {
   return object < setup.x_objects ? setup.x_blocks : setup.x_last;
 }
 
-template <bool kBatches>
-inline void next_block(const uint8_t* block, const bfloat16* x, float* sums, int32_t* y,
-                       const int32_t* words, int32_t* state, float* work, int32_t batch,
-                       int32_t format) {
-  const Setup& setup = *reinterpret_cast<const Setup*>(words);
-  const int32_t columns = int32_t(columns_of(Format(format)));
-  int32_t at = state[State::kBlock], object = state[State::kObject];
-  multiply<kBatches>(block, x + at * batch * columns, sums, work, batch, Format(format));
+// Block `at` of an object of x has been multiplied.
+inline void step(const Setup& setup, int32_t at, int32_t object, float* sums, int32_t* y,
+                 int32_t* state, int32_t batch) {
   if (++at == blocks_of(setup, object)) {
     at = 0;
     if (object++ == setup.x_objects) {
@@ -148,6 +143,17 @@ inline void next_block(const uint8_t* block, const bfloat16* x, float* sums, int
     state[State::kBlocks] = blocks_of(setup, object);
   }
   state[State::kBlock] = at;
+}
+
+template <bool kBatches>
+inline void next_block(const uint8_t* block, const bfloat16* x, float* sums, int32_t* y,
+                       const int32_t* words, int32_t* state, float* work, int32_t batch,
+                       int32_t format) {
+  const Setup& setup = *reinterpret_cast<const Setup*>(words);
+  const int32_t columns = int32_t(columns_of(Format(format)));
+  const int32_t at = state[State::kBlock], object = state[State::kObject];
+  multiply<kBatches>(block, x + at * batch * columns, sums, work, batch, Format(format));
+  step(setup, at, object, sums, y, state, batch);
 }
 
 NPU_OUTLINED inline void begin(const int32_t* record, int32_t words, int32_t* to, int32_t* state,
@@ -165,6 +171,63 @@ NPU_OUTLINED inline void begin(const int32_t* record, int32_t words, int32_t* to
 }
 
 #if NPU_DECLARATIONS
+#ifdef AIE_HOST_GEMV_JOINT
+// The next blocks of cores that are equally far in equal setups, each with its own x: operands as
+// of gemv_one.
+template <Format kFormat, bool kKept>
+void next_blocks(const KernelArgument* const* calls, int count, uint32_t times, int64_t stride) {
+  constexpr int kMost = 8;
+  const bfloat16 *lines[kMost], *x[kMost];
+  float* sums[kMost];
+  for (int i = 0; i < count; ++i) {
+    lines[i] = reinterpret_cast<const bfloat16*>(calls[i][1].data);
+    sums[i] = reinterpret_cast<float*>(calls[i][2].data);
+  }
+  const auto words = [&](int i) { return reinterpret_cast<const int32_t*>(calls[i][4].data); };
+  const auto state_of = [&](int i) { return reinterpret_cast<int32_t*>(calls[i][5].data); };
+  const Setup& setup = *reinterpret_cast<const Setup*>(words(0));
+  const std::byte* block = calls[0][0].data;
+  for (; times > 0; --times, block += stride) {
+    const int32_t at = state_of(0)[State::kBlock], object = state_of(0)[State::kObject];
+    for (int i = 0; i < count; ++i) x[i] = lines[i] + at * columns_of(kFormat);
+    AIE_HOST_GEMV_JOINT<kFormat>(reinterpret_cast<const uint8_t*>(block), x, sums, count);
+    for (int i = 0; i < count; ++i) {
+      step(setup, at, object, sums[i], reinterpret_cast<int32_t*>(calls[i][3].data), state_of(i),
+           1);
+      if constexpr (kKept) state_of(i)[State::kSent] = 0;
+    }
+  }
+}
+
+template <bool kKept>
+bool joint_blocks(const KernelArgument* const* calls, int count, uint32_t times, int64_t stride) {
+  const auto same = [&](int operand, int32_t words) {
+    for (int i = 1; i < count; ++i) {
+      if (__builtin_memcmp(calls[i][operand].data, calls[0][operand].data, 4 * words) != 0) {
+        return false;
+      }
+    }
+    return true;
+  };
+  if (!same(4, kSetupWords) || !same(5, kSetupWords)) return false;
+  const auto format = Format(calls[0][7].value);
+  for (int i = 1; i < count; ++i) {
+    if (Format(calls[i][7].value) != format) return false;
+  }
+  if (format == Format::kQ4nx) {
+    next_blocks<Format::kQ4nx, kKept>(calls, count, times, stride);
+  } else if (format == Format::kQ8) {
+    next_blocks<Format::kQ8, kKept>(calls, count, times, stride);
+  } else {
+    next_blocks<Format::kBf16, kKept>(calls, count, times, stride);
+  }
+  return true;
+}
+#else
+template <bool>
+constexpr npu::kernels::JointCalls joint_blocks = nullptr;
+#endif
+
 constexpr int32_t kXElements = npu::gemv::kXBytes / 2, kYWords = npu::gemv::kYBytes / 4;
 constexpr int32_t kXElementsOfOne = npu::gemv::kXBytesOfOne / 2;
 
@@ -343,6 +406,7 @@ NPU_DECLARE(gemv_one,
                           integer("format", 0, npu::blocks::kFormats - 1)},
              .cycles = one_cycles,
              .check = check_one<kXElementsOfOne>,
+             .joint = joint_blocks<false>,
              .parts = one_parts});
 NPU_DECLARE(gemv_kept,
             {.operands = {buffer("block", npu::blocks::kBytes),
@@ -352,6 +416,7 @@ NPU_DECLARE(gemv_kept,
                           integer("format", 0, npu::blocks::kFormats - 1)},
              .cycles = one_cycles,
              .check = check_one<npu::gemv::kKeptElements>,
+             .joint = joint_blocks<true>,
              .parts = one_parts});
 NPU_DECLARE(gemv_keep,
             {.operands = {buffer("object", "count"), buffer("x", npu::gemv::kKeptElements),

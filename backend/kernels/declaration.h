@@ -41,6 +41,12 @@ enum class Element : uint8_t { kInt8, kUint8, kInt16, kInt32, kFloat32, kBfloat1
   return count / 8 * 9;
 }
 
+// Calls of `count` cores whose first operand is the same, `times` each of which every one has it
+// `stride` bytes further: results as of single calls. False, and nothing happens, where they cannot
+// be made together.
+using JointCalls = bool (*)(const KernelArgument* const* calls, int count, uint32_t times,
+                            int64_t stride);
+
 // A number that depends on a call's integers: a sum of products, "row * n + m * n", or a constant.
 struct Size {
   static constexpr int kTerms = 2, kFactors = 2;
@@ -162,6 +168,8 @@ struct Declaration {
   // Which words a call copies on their way to where they steer a core, besides those of kCopies.
   // Its places may depend on integers and on words that steer. Null: none.
   void (*copies)(const KernelArgument* operands, WordCopies& out) = nullptr;
+  // In host builds that have a faster way for several cores. It leaves the core's modes alone.
+  JointCalls joint = nullptr;
   // C += A B, operand 0 by the next one or three: simulations count its cycles apart, and host
   // builds share the packed forms of A and B.
   Product product = Product::kNone;

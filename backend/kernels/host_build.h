@@ -10,12 +10,13 @@
 namespace npu::kernels {
 
 // A kernel of one build. `run` takes as many operands as are declared; it does nothing and returns
-// false unless they fit. The declaration is there in the silicon builds, which every processor
-// executes; null in the others.
+// false unless they fit; so does `run_joint` (Declaration::joint), or it is null. The declaration
+// is there in the silicon builds, which every processor executes; null in the others.
 struct HostFunction {
   const char* name = nullptr;
   bool (*run)(const KernelArgument* operands) = nullptr;
   const Declaration* declaration = nullptr;
+  JointCalls run_joint = nullptr;
 };
 
 struct HostBuild {

@@ -8,13 +8,11 @@
 #include <string_view>
 
 #include "arch/geometry.h"
+#include "kernels/declaration.h"
 
 namespace npu {
 
 struct PackedOperand;  // kernels/host/packed_operand.h
-namespace kernels {
-struct Declaration;
-}
 
 struct KernelArgument {
   std::byte* data = nullptr;  // null for an integer
@@ -27,6 +25,7 @@ struct KernelArgument {
 struct CoreState {
   uint8_t rounding = 0;    // 0 = floor, the reset default
   uint8_t saturation = 0;  // 0 = none
+  bool operator==(const CoreState&) const = default;
 };
 
 // `silicon` follows the known bit-level rules of the hardware, `fast` accumulates in fp32.
@@ -38,6 +37,7 @@ const char* arithmetic_name(Arithmetic arithmetic);
 struct HostKernel {
   const kernels::Declaration* declaration = nullptr;
   bool (*run)(const KernelArgument* operands) = nullptr;  // host_build.h
+  kernels::JointCalls run_joint = nullptr;                // or null
 
   explicit operator bool() const { return run != nullptr; }
   bool operator==(const HostKernel&) const = default;
@@ -45,6 +45,10 @@ struct HostKernel {
   // So many calls, with operand `moving` `stride` bytes further each time.
   void repeat(std::span<KernelArgument> arguments, CoreState& core, uint32_t times, uint32_t moving,
               int64_t stride) const;
+  // The same of several cores, which read the same bytes through that operand or another one: each
+  // round is made for all of them before the next. calls: `count` operands each.
+  void repeat_joint(std::span<KernelArgument* const> calls, std::span<CoreState* const> cores,
+                    size_t count, uint32_t times, uint32_t moving, int64_t stride) const;
 };
 
 // The build for this machine's best instruction set; an empty one if there is no kernel of that

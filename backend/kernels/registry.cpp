@@ -1,6 +1,8 @@
 // Finds kernels by name, NPU generation, arithmetic and this machine's CPU (registry.h, kernel.h).
 #include "kernels/registry.h"
 
+#include <algorithm>
+
 #include "error.h"
 #include "kernels/call.h"
 #include "kernels/cpu_level.h"
@@ -79,7 +81,7 @@ HostKernel find_host_kernel(std::string_view name, arch::Generation generation,
                                 : silicon_build(generation);
   const HostFunction* function = find_in(build, name);
   if (function == nullptr) return {};
-  return {declaration, function->run};
+  return {declaration, function->run, function->run_joint};
 }
 
 void HostKernel::operator()(std::span<const KernelArgument> arguments, CoreState& core) const {
@@ -104,6 +106,23 @@ void HostKernel::repeat(std::span<KernelArgument> arguments, CoreState& core, ui
   for (; done < times; ++done) {  // with the errors of single calls
     (*this)(arguments, core);
     arguments[moving].data += stride;
+  }
+}
+
+void HostKernel::repeat_joint(std::span<KernelArgument* const> calls,
+                              std::span<CoreState* const> cores, size_t count, uint32_t times,
+                              uint32_t moving, int64_t stride) const {
+  const auto same = [&](const CoreState* core) { return *core == *cores.front(); };
+  if (run_joint != nullptr && moving == 0 && count == static_cast<size_t>(declaration->count) &&
+      std::ranges::all_of(cores, same)) {
+    const aie_host::CoreScope scope(*cores.front());
+    if (run_joint(calls.data(), static_cast<int>(calls.size()), times, stride)) return;
+  }
+  for (uint32_t done = 0; done < times; ++done) {
+    for (size_t i = 0; i < calls.size(); ++i) {
+      (*this)({calls[i], count}, *cores[i]);
+      calls[i][moving].data += stride;
+    }
   }
 }
 

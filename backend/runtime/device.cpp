@@ -137,18 +137,17 @@ bool Device::patch(const std::shared_ptr<const PreparedStream>& stream,
   return true;
 }
 
-std::unique_ptr<Run> Device::submit(std::shared_ptr<const PreparedStream> stream,
-                                    std::span<const BufferRef> refs) {
+void Device::check_submission(const PreparedStream& stream, std::span<const BufferRef> refs) const {
   if (configuration_ == nullptr) {
     fail(ErrorKind::kArgument, "[submit] no configuration is loaded; load one first");
   }
-  if (stream->configuration_id() != configuration_->id) {
+  if (stream.configuration_id() != configuration_->id) {
     fail(ErrorKind::kArgument,
          "[submit] the stream was prepared for another configuration than \"%s\", which is loaded; "
          "load its configuration, or prepare it again",
          configuration_->name.c_str());
   }
-  if (stream->device_ != number_) {
+  if (stream.device_ != number_) {
     fail(ErrorKind::kArgument,
          "[submit] the stream was prepared by another device than \"%s\"; prepare it here, too",
          info().name.c_str());
@@ -160,8 +159,21 @@ std::unique_ptr<Run> Device::submit(std::shared_ptr<const PreparedStream> stream
          refs.size(), info().name.c_str(), max_arguments_);
   }
   for (size_t i = 0; i < refs.size(); ++i) check_ref(refs[i], i);
+}
+
+std::unique_ptr<Run> Device::submit(std::shared_ptr<const PreparedStream> stream,
+                                    std::span<const BufferRef> refs) {
+  check_submission(*stream, refs);
   std::unique_ptr<Run> run = do_submit(std::move(stream), refs);
   ++counters_.submissions;
+  return run;
+}
+
+std::unique_ptr<Run> Device::submit_beside(std::shared_ptr<const PreparedStream> stream,
+                                           std::span<const BufferRef> refs) {
+  check_submission(*stream, refs);
+  std::unique_ptr<Run> run = do_submit_beside(std::move(stream), refs);
+  if (run != nullptr) ++counters_.submissions;
   return run;
 }
 

@@ -170,6 +170,13 @@ class Device {
   // buffers and the device must outlive the run. Throws Error(kArgument, kOutOfRange).
   std::unique_ptr<Run> submit(std::shared_ptr<const PreparedStream> stream,
                               std::span<const BufferRef> refs);
+  // The same beside runs that have not ended, and end together with it: none of them reads or
+  // writes what another one writes. Null, and nothing happens, where the device cannot; wait for
+  // those runs then.
+  std::unique_ptr<Run> submit_beside(std::shared_ptr<const PreparedStream> stream,
+                                     std::span<const BufferRef> refs);
+  // Whether that may be possible now. Streams of the runs may then be patched.
+  virtual bool takes_more() const { return false; }
   DeviceCounters counters() const { return counters_; }
 
  protected:
@@ -192,6 +199,10 @@ class Device {
   }
   virtual std::unique_ptr<Run> do_submit(std::shared_ptr<const PreparedStream> stream,
                                          std::span<const BufferRef> refs) = 0;
+  virtual std::unique_ptr<Run> do_submit_beside(std::shared_ptr<const PreparedStream> /*stream*/,
+                                                std::span<const BufferRef> /*refs*/) {
+    return nullptr;
+  }
   // What is loaded; null before the first load and after a failed run.
   const std::shared_ptr<const Configuration>& configuration() const { return configuration_; }
   // After a run that did not end well: the array's state is unknown.
@@ -199,6 +210,7 @@ class Device {
 
  private:
   void check_patches(PreparedStream& stream, std::span<const StreamPatch> patches) const;
+  void check_submission(const PreparedStream& stream, std::span<const BufferRef> refs) const;
 
   const uint64_t number_;  // of all devices of the process
   std::shared_ptr<const Configuration> configuration_;

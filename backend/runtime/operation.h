@@ -152,15 +152,24 @@ class Operation {
   // Runs a prepared stream to its end. Whoever wrote an input has synchronised it; results are
   // synchronised here.
   RunReport submit(const Entry& entry, std::span<const BufferRef> arguments) {
-    const auto start = Clock::now();
+    const auto begin = Clock::now();
     const std::unique_ptr<Run> run = device_->device->submit(entry.stream, arguments);
-    const RunReport report = finish(*run);
-    for (const BufferRef& argument : arguments) {
-      if (writes(argument.access)) argument.sync_from_device();
-    }
-    const uint64_t elapsed = since(start);  // a device may measure its time by another clock
-    submit_overhead_ns_ += elapsed - std::min(elapsed, report.array_ns);
-    return report;
+    return ended(*run, arguments, begin);
+  }
+
+  // The same in two steps: another one may be started beside those that were (submit_beside), and
+  // null is returned where it cannot be.
+  std::unique_ptr<Run> start(const Entry& entry, std::span<const BufferRef> arguments,
+                             bool beside) {
+    const auto begin = Clock::now();
+    Device& device = *device_->device;
+    std::unique_ptr<Run> run = beside ? device.submit_beside(entry.stream, arguments)
+                                      : device.submit(entry.stream, arguments);
+    submit_overhead_ns_ += since(begin);
+    return run;
+  }
+  RunReport end(Run& run, std::span<const BufferRef> arguments) {
+    return ended(run, arguments, Clock::now());
   }
 
   void count_copy(uint64_t bytes) { host_copy_bytes_ += bytes; }
@@ -209,6 +218,16 @@ class Operation {
   }
 
   using Clock = std::chrono::steady_clock;
+  RunReport ended(Run& run, std::span<const BufferRef> arguments, Clock::time_point begin) {
+    const RunReport report = finish(run);
+    for (const BufferRef& argument : arguments) {
+      if (writes(argument.access)) argument.sync_from_device();
+    }
+    const uint64_t elapsed = since(begin);  // a device may measure its time by another clock
+    submit_overhead_ns_ += elapsed - std::min(elapsed, report.array_ns);
+    return report;
+  }
+
   static uint64_t since(Clock::time_point start) {
     return static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now() - start).count());
   }

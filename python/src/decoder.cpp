@@ -13,9 +13,11 @@ namespace {
 
 using Held = HeldModel<ops::Decoder>;
 
-ops::DecoderToken token_of(int64_t position, const Floats& embedding, const Floats& global,
-                           const Floats& sliding, const Output& pool,
-                           const std::vector<Pages>& pages) {
+// Position, embedding, rotations of global and of sliding layers, pages of each layer.
+using Token = std::tuple<int64_t, Floats, Floats, Floats, std::vector<Pages>>;
+
+ops::DecoderToken token_of(const Token& of, const Output& pool) {
+  const auto& [position, embedding, global, sliding, pages] = of;
   ops::DecoderToken token;
   token.position = position;
   token.embedding = span_of(embedding);
@@ -34,26 +36,21 @@ void init_decoder(nb::module_& m) {
            "regions"_a, "norms"_a)
       .def(
           "logits",
-          [](Held& self, int64_t position, const Floats& embedding, const Floats& global,
-             const Floats& sliding, nb::handle pool, const std::vector<Pages>& pages,
-             nb::handle result) {
-            const ops::DecoderToken token = token_of(position, embedding, global, sliding,
-                                                     output_of(pool, "decoder", "pool"), pages);
+          [](Held& self, const std::vector<Token>& tokens, nb::handle pool, nb::handle result) {
+            const Output cache = output_of(pool, "decoder", "pool");
+            std::vector<ops::DecoderToken> given;
+            for (const Token& token : tokens) given.push_back(token_of(token, cache));
             const Output out = output_of(result, "decoder", "logits");
-            check_size(out, static_cast<size_t>(self.native->model().shape.vocabulary) * 4,
-                       "decoder");
+            const auto vocabulary = static_cast<size_t>(self.native->model().shape.vocabulary);
+            check_size(out, tokens.size() * vocabulary * 4, "decoder");
             return run_report(
-                [&] { return self.native->logits(token, reinterpret_cast<float*>(out.data())); });
+                [&] { return self.native->logits(given, reinterpret_cast<float*>(out.data())); });
           },
-          "position"_a, "embedding"_a, "global_rotation"_a, "sliding_rotation"_a, "pool"_a,
-          "pages"_a, "result"_a)
+          "tokens"_a, "pool"_a, "result"_a)
       .def(
           "top",
-          [](Held& self, int64_t position, const Floats& embedding, const Floats& global,
-             const Floats& sliding, nb::handle pool, const std::vector<Pages>& pages, int64_t k,
-             int64_t rows) {
-            const ops::DecoderToken token = token_of(position, embedding, global, sliding,
-                                                     output_of(pool, "decoder", "pool"), pages);
+          [](Held& self, const Token& of, nb::handle pool, int64_t k, int64_t rows) {
+            const ops::DecoderToken token = token_of(of, output_of(pool, "decoder", "pool"));
             std::vector<ops::TopEntry> found(
                 static_cast<size_t>(std::clamp<int64_t>(k, 0, ops::kMaxTop)));
             {
@@ -64,8 +61,7 @@ void init_decoder(nb::module_& m) {
             for (const ops::TopEntry& one : found) out.emplace_back(one.value, one.row);
             return out;
           },
-          "position"_a, "embedding"_a, "global_rotation"_a, "sliding_rotation"_a, "pool"_a,
-          "pages"_a, "k"_a, "rows"_a)
+          "token"_a, "pool"_a, "k"_a, "rows"_a)
       .def("counters", [](const Held& self) { return counters_dict(*self.native); });
 }
 

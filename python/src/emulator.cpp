@@ -29,7 +29,7 @@ std::span<const std::byte> span_of(const Bytes& bytes) {
   return {reinterpret_cast<const std::byte*>(bytes.c_str()), bytes.size()};
 }
 
-emulator::KernelFunction wrap(const nb::object& callable, std::shared_ptr<AlignedBytes> memory) {
+emulator::KernelFunction wrap(const nb::object& callable, std::shared_ptr<void> memory) {
   emulator::KernelFunction function;
   function.serial = true;
   function.call = [kept = hold(callable), memory = std::move(memory)](
@@ -57,7 +57,7 @@ void attach(emulator::Array& array, int col, int row, const std::string& text,
       fail(ErrorKind::kKernel, "[%s] the program calls \"%s\", which is not among the functions",
            where.c_str(), name.c_str());
     }
-    wrapped.push_back(wrap(functions[name.c_str()], array.tile(col, row).memory));
+    wrapped.push_back(wrap(functions[name.c_str()], array.tile(col, row).memories));
     if (const auto found = cycles.find(name); found != cycles.end()) {
       wrapped.back().cycles = found->second;
     }
@@ -175,7 +175,7 @@ void init_emulator(nb::module_& m) {
            [](emulator::Array& self, uint32_t address) { return self.read_register(address); })
       .def("read_memory", [](emulator::Array& self, int col, int row, uint32_t offset,
                              uint32_t bytes) {
-        const auto& memory = *self.tile(col, row).memory;
+        const std::span<std::byte> memory = self.tile(col, row).memory;
         if (uint64_t{offset} + bytes > memory.size()) {
           fail(ErrorKind::kOutOfRange,
                "[read_memory] bytes %u..%llu of tile (%d,%d) were requested; it has %zu", offset,

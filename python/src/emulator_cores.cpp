@@ -65,12 +65,12 @@ nb::object core_memory(emulator::Array& array, int col, int row, int side) {
   const emulator::Tile* tile =
       emulator::reached_by_core(array, col, row, static_cast<emulator::CoreSide>(side));
   if (tile == nullptr) return nb::none();
-  return view_of(tile->memory->data(), tile->memory->size(), tile->memory);
+  return view_of(tile->memory.data(), tile->memory.size(), tile->memories);
 }
 
 void write_memory(emulator::Array& array, int col, int row, uint32_t offset,
                   const nb::bytes& bytes) {
-  AlignedBytes& memory = *array.tile(col, row).memory;
+  const std::span<std::byte> memory = array.tile(col, row).memory;
   if (uint64_t{offset} + bytes.size() > memory.size()) {
     fail(ErrorKind::kOutOfRange,
          "[write_memory] bytes %u..%llu of tile (%d,%d) were given; it has %zu", offset,

@@ -13,8 +13,8 @@ namespace npu::python {
 
 // A writable view of tile memory that keeps the memory alive as long as Python holds it.
 inline nanobind::object view_of(std::byte* data, size_t bytes,
-                                const std::shared_ptr<AlignedBytes>& memory) {
-  using Keep = std::shared_ptr<AlignedBytes>;
+                                const std::shared_ptr<void>& memory) {
+  using Keep = std::shared_ptr<void>;
   nanobind::capsule owner(new Keep(memory), [](void* p) noexcept { delete static_cast<Keep*>(p); });
   nanobind::ndarray<nanobind::numpy, uint8_t, nanobind::ndim<1>> array(
       reinterpret_cast<uint8_t*>(data), {bytes}, owner);

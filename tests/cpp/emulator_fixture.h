@@ -206,7 +206,7 @@ class Machine {
   uint32_t word(At at, uint32_t index) { return array.read_register(at.address(4 * index)); }
   Words words(At at, uint32_t index, uint32_t count) {
     Words result(count);
-    std::memcpy(result.data(), array.tile(at.col, at.row).memory->data() + 4 * index, 4 * count);
+    std::memcpy(result.data(), array.tile(at.col, at.row).memory.data() + 4 * index, 4 * count);
     return result;
   }
   int lock(At at, int id) {

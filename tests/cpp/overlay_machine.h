@@ -95,7 +95,7 @@ struct OverlayMachine : Machine {
  private:
   void called(const std::string& name, std::span<const KernelArgument> a, CoreState& state) {
     for (size_t i = 0; i < 2; ++i) {
-      const AlignedBytes& memory = *array.find_tile(kCores[i].col, kCores[i].row)->memory;
+      const std::span<std::byte> memory = array.find_tile(kCores[i].col, kCores[i].row)->memory;
       if (a[0].data < memory.data() || a[0].data >= memory.data() + memory.size()) continue;
       calls[i].emplace_back(name, a[0].data - memory.data());
       roundings[i].push_back(state.rounding);

@@ -68,6 +68,25 @@ inline void prepare(std::span<const KernelArgument> a) {
   std::fill_n(reinterpret_cast<uint32_t*>(a[0].data), a[1].value, 5u);
 }
 
+// The same as kernels of host builds, also of several cores at once; how many calls were of others.
+inline bool run_add(const KernelArgument* a) {
+  add({a, 3});
+  return true;
+}
+inline std::atomic<int> joined = 0;
+inline bool joint_add(const KernelArgument* const* calls, int count, uint32_t times,
+                      int64_t stride) {
+  if (count < 2 || fails) return false;
+  for (int i = 0; i < count; ++i) {
+    std::vector<KernelArgument> call(calls[i], calls[i] + 3);
+    CHECK(call[0].data == calls[0][0].data);
+    for (uint32_t t = 0; t < times; ++t, call[0].data += stride) add(call);
+  }
+  joined += static_cast<int>(times) * (count - 1);
+  return true;
+}
+inline const HostKernel kAddKernel{&kAdds, run_add, joint_add};
+
 inline void take(std::span<const KernelArgument> a) { std::memcpy(a[1].data, a[0].data, 8); }
 
 inline void give(std::span<const KernelArgument> a) {
@@ -123,6 +142,10 @@ struct Design {
         }
         if (name == "take") {
           declaration = steered_by == SteeredBy::kTakenData ? &kTakes : &kComputes;
+        }
+        if (name == "add") {
+          functions.push_back({kAddKernel, false, declaration});
+          continue;
         }
         functions.push_back({[kernel](std::span<const KernelArgument> a, CoreState&) { kernel(a); },
                              false, declaration});

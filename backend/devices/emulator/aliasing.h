@@ -47,6 +47,7 @@ class BlockPool {
   void give_back(SharedBlock* block);
   void reuse();
   size_t bytes() const;  // of all blocks
+  std::span<const std::unique_ptr<SharedBlock>> all() const { return all_; }
 
  private:
   SharedBlock* find(size_t bytes);
@@ -94,7 +95,7 @@ class AliasTable {
   // Shorter ranges are not worth an alias: copying them takes no longer.
   static constexpr uint64_t kMinBytes = 1024;
 
-  explicit AliasTable(AlignedBytes& memory)
+  explicit AliasTable(std::span<std::byte> memory)
       : memory_(memory), page_shift_(std::bit_width(memory.size() / kPages / 2)) {}
 
   // Makes [address, address + bytes) an alias of `source`, which holds that many bytes. What lay
@@ -170,7 +171,7 @@ class AliasTable {
     return bytes > UINT64_MAX - address ? UINT64_MAX : address + bytes;
   }
 
-  AlignedBytes& memory_;
+  const std::span<std::byte> memory_;
   const int page_shift_;
   std::vector<Alias> aliases_;                        // by address
   uint64_t aliased_pages_ = 0;                        // a bit per page that an alias may touch

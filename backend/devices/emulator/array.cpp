@@ -9,6 +9,7 @@
 
 #include "devices/emulator/driven_core.h"
 #include "devices/emulator/ports.h"
+#include "devices/emulator/replay/joint_replay.h"
 #include "devices/emulator/replay/recordings.h"
 #include "error.h"
 #include "host/thread_pool.h"
@@ -23,12 +24,14 @@ constexpr std::chrono::milliseconds kBetweenChecks{20};  // for Ctrl-C
 }  // namespace
 
 Array::Array(const arch::Geometry& device)
-    : device_(device), blocks_(static_cast<size_t>(device.columns)) {
+    : device_(device),
+      blocks_(static_cast<size_t>(device.columns)),
+      memories_(std::make_shared<TileMemories>(device)) {
   scheduler_.set_columns(device.columns);
   column_counts_.resize(static_cast<size_t>(device.columns));
   for (int col = 0; col < device.columns; ++col) {
     for (int row = 0; row < arch::kRows; ++row) {
-      tiles_.push_back(std::make_unique<Tile>(*this, col, row));
+      tiles_.push_back(std::make_unique<Tile>(*this, col, row, memories_));
     }
   }
 }
@@ -177,7 +180,7 @@ void Array::attach(int col, int row, const Overlays& overlays) {
   Tile& target = tile_for_program(col, row);
   for (const OverlayProgram& overlay : *overlays) {
     assert(overlay.functions.size() == overlay.program.functions.size());
-    std::fill_n(target.memory->data() + overlay.counters, 4 * overlay.program.counters,
+    std::fill_n(target.memory.data() + overlay.counters, 4 * overlay.program.counters,
                 std::byte{0});
   }
   put_core(target, std::make_unique<ProgramCore>(*this, target, overlays));

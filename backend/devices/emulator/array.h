@@ -41,9 +41,10 @@ struct Argument {
 class ActionLog;
 class ControlState;
 struct CoreDriver;
+class JointReplay;
+class OwnMemory;
 struct Recording;
 class Recordings;
-class Replay;
 struct SteeringWord;
 
 class Array {
@@ -76,6 +77,13 @@ class Array {
   void begin(const stream::Stream& stream, std::span<const Argument> buffers,
              Recordings* recordings = nullptr);
   bool resume(Deadline deadline);
+  // Adds a run to those that repeat records and have not gone on yet: they go on beside each other,
+  // and end with the first one, whose report() has the time of all. The array is then as that one
+  // leaves it. None reads or writes what another one writes. Null, and nothing happens, where the
+  // run would have to execute, or has to wait; else its report.
+  std::optional<RunReport> join(std::span<const Argument> buffers, Recordings& recordings);
+  bool joinable() const;
+  size_t joined_bytes() const;  // of the memories that runs beside others have had
   // Ends a run where it is; the array must be configured again.
   void abort();
   const RunReport& report() const { return report_; }
@@ -274,6 +282,7 @@ class Array {
   // Of a run that is recorded; after an error it stays until the next configuration, as channels
   // and aliases may refer to its blocks.
   std::unique_ptr<ActionLog> log_;
+  const std::shared_ptr<TileMemories> memories_;  // of tiles_
   std::vector<std::unique_ptr<Tile>> tiles_;
   Scheduler scheduler_;
   RunReport report_;
@@ -347,7 +356,8 @@ class Array {
   bool left_nothing_ = false;
   // Streams or control packets have changed routes, pad values, or what cores run for good.
   bool reconfigured_ = false;
-  std::unique_ptr<Replay> replay_;
+  std::unique_ptr<JointReplay> replay_;
+  std::vector<std::unique_ptr<OwnMemory>> beside_;  // for all of its runs but the first
   uint64_t epoch_ = 0;
   std::unique_ptr<Timeline> timeline_;
   RunTiming timing_report_;

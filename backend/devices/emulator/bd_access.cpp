@@ -132,7 +132,7 @@ BdEngine::Memory BdEngine::resolve() const {
                      : ""));
   }
   assert(within_part(*owner));
-  return {owner->memory->data() + offset,
+  return {owner->memory.data() + offset,
           (bytes - offset) / 4,
           false,
           array_.moves_data(),

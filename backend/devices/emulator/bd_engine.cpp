@@ -204,7 +204,7 @@ void BdEngine::Current::rest(State state) {
     offset = span = 0;
     readable = true;
   } else if (owner != nullptr) {
-    walk.move_to(owner->memory->data() + offset);
+    walk.move_to(owner->memory.data() + offset);
   }
 }
 

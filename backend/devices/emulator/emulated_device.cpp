@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <exception>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -87,6 +88,9 @@ class EmulatedDevice final : public Device, public DeviceTiming {
     return std::make_unique<HostView>(memory, bytes, access);
   }
 
+  bool takes_more() const override {
+    return !running_.empty() && !residency_.on() && arrays_.current().joinable();
+  }
   bool repeats() const override { return replay_memory_->most() > 0 && !arrays_.current().timed(); }
   DeviceTiming* timing() override { return this; }
   void start(const TimingOptions& options) override;
@@ -113,6 +117,8 @@ class EmulatedDevice final : public Device, public DeviceTiming {
   }
   std::unique_ptr<Run> do_submit(std::shared_ptr<const PreparedStream> stream,
                                  std::span<const BufferRef> refs) override;
+  std::unique_ptr<Run> do_submit_beside(std::shared_ptr<const PreparedStream> stream,
+                                        std::span<const BufferRef> refs) override;
 
  private:
   friend class EmulatedRun;
@@ -122,10 +128,13 @@ class EmulatedDevice final : public Device, public DeviceTiming {
                                          const Program& program) const;
   Overlays overlays_of(const Configuration& configuration) const;
   bool runs(const PreparedStream& stream) const;
+  void end_runs(Run::State state, const std::exception_ptr& error = nullptr);
   void disturb(const PreparedStream& next);
   void run_intruder(const Intruders::Stream& stream);
   void run_failed() { forget_configuration(); }
-  void count_run(bool replay) { count_replay(replay, replay_memory_->bytes()); }
+  void count_run(bool replay) {
+    count_replay(replay, replay_memory_->bytes() + array().joined_bytes());
+  }
   // Only streams that end well are run again as intruders.
   void run_succeeded(const std::shared_ptr<const PreparedStream>& stream,
                      std::span<const BufferRef> refs) {
@@ -136,7 +145,7 @@ class EmulatedDevice final : public Device, public DeviceTiming {
   Arithmetic arithmetic_;
   std::string residency_name_;
   LoadedArrays arrays_;
-  EmulatedRun* running_ = nullptr;
+  std::vector<EmulatedRun*> running_;  // they end together
   std::shared_ptr<ReplayMemory> replay_memory_ = std::make_shared<ReplayMemory>();
   // Timed runs; the array of the last ones.
   const Array* timed_ = nullptr;
@@ -149,22 +158,26 @@ class EmulatedDevice final : public Device, public DeviceTiming {
   std::vector<int> initial_locks_;
 };
 
+std::vector<Argument> arguments_of(std::span<const BufferRef> refs) {
+  std::vector<Argument> arguments;
+  for (const BufferRef& ref : refs) {
+    if (ref.buffer == nullptr) {
+      arguments.push_back({nullptr, 0, false});
+    } else {
+      std::byte* memory = ref.buffer->host();
+      arguments.push_back({memory ? memory + ref.offset : nullptr, ref.bytes, writes(ref.access)});
+    }
+  }
+  return arguments;
+}
+
 // Executes in wait(), on the thread that waits.
 class EmulatedRun final : public Run {
  public:
   EmulatedRun(EmulatedDevice& device, std::shared_ptr<const PreparedStream> stream,
               std::span<const BufferRef> refs)
       : device_(device), stream_(std::move(stream)), refs_(refs.begin(), refs.end()) {
-    std::vector<Argument> arguments;
-    for (const BufferRef& ref : refs) {
-      if (ref.buffer == nullptr) {
-        arguments.push_back({nullptr, 0, false});
-      } else {
-        std::byte* memory = ref.buffer->host();
-        arguments.push_back(
-            {memory ? memory + ref.offset : nullptr, ref.bytes, writes(ref.access)});
-      }
-    }
+    const std::vector<Argument> arguments = arguments_of(refs);
     const auto& prepared = static_cast<const ParsedStream&>(*stream_);
     Recordings& recordings = prepared.recordings;
     if (device_.residency_.replay && !device_.array().timed()) {
@@ -173,7 +186,13 @@ class EmulatedRun final : public Run {
     }
     device_.array().begin(prepared.parsed, arguments, &recordings);
     replays_ = device_.array().replaying();
-    device_.running_ = this;
+    device_.running_ = {this};
+  }
+  // Beside those that run.
+  EmulatedRun(EmulatedDevice& device, std::shared_ptr<const PreparedStream> stream,
+              const RunReport& report)
+      : device_(device), stream_(std::move(stream)), replays_(true), report_(report) {
+    device_.running_.push_back(this);
   }
   ~EmulatedRun() override { cancel(); }
 
@@ -183,16 +202,18 @@ class EmulatedRun final : public Run {
   void cancel() override {
     if (state_ != State::kRunning) return;
     device_.array().abort();
-    end(State::kCancelled);
+    device_.end_runs(State::kCancelled);
     device_.run_failed();
   }
   const RunReport& report() const override { return report_; }
+  bool replays() const { return replays_; }
+  void end(State state, std::exception_ptr error) {
+    state_ = state;
+    error_ = std::move(error);
+  }
 
  private:
-  void end(State state) {
-    state_ = state;
-    device_.running_ = nullptr;
-  }
+  bool ended() const;
 
   EmulatedDevice& device_;
   std::shared_ptr<const PreparedStream> stream_;
@@ -201,35 +222,49 @@ class EmulatedRun final : public Run {
   std::vector<Argument> arguments_;  // if there was one
   bool replays_ = false;
   State state_ = State::kRunning;
+  std::exception_ptr error_;  // that ended a run beside another one, which has thrown it
   RunReport report_;
 };
 
+bool EmulatedRun::ended() const {
+  if (error_) std::rethrow_exception(error_);
+  return state_ != State::kRunning;
+}
+
 bool EmulatedRun::wait(std::chrono::nanoseconds timeout) {
-  if (state_ != State::kRunning) return true;
+  if (ended()) return true;
   const bool forever = timeout == kForever;
   const auto deadline =
       forever ? Array::Deadline::max() : std::chrono::steady_clock::now() + timeout;
   try {
     if (!device_.array().resume(deadline)) return false;
-    report_ = device_.array().report();
+    device_.running_.front()->report_ = device_.array().report();
     if (device_.residency_.on() && !device_.array().timed()) {
       check_locks(device_.array(), device_.initial_locks_);
     }
     if (rehearsal_ && replays_) rehearsal_->compare(arguments_);
-    device_.count_run(replays_);
+    for (const EmulatedRun* run : device_.running_) device_.count_run(run->replays_);
   } catch (...) {
-    end(State::kFailed);
+    device_.end_runs(State::kFailed, std::current_exception());
+    error_ = nullptr;
     device_.run_failed();
     throw;
   }
-  end(State::kDone);
+  device_.end_runs(State::kDone);
   if (device_.residency_.intruder && !device_.array().timed())
     device_.run_succeeded(stream_, refs_);
   return true;
 }
 
+void EmulatedDevice::end_runs(Run::State state, const std::exception_ptr& error) {
+  for (EmulatedRun* run : std::exchange(running_, {})) run->end(state, error);
+}
+
+// Replays have taken from it what they need.
 bool EmulatedDevice::runs(const PreparedStream& stream) const {
-  return running_ != nullptr && &running_->stream() == &stream;
+  return std::ranges::any_of(running_, [&](const EmulatedRun* run) {
+    return &run->stream() == &stream && !run->replays();
+  });
 }
 
 DeviceInfo EmulatedDevice::info() const {
@@ -244,7 +279,7 @@ DeviceInfo EmulatedDevice::info() const {
 }
 
 void EmulatedDevice::do_load(const Configuration& configuration) {
-  if (running_ != nullptr) running_->cancel();
+  if (!running_.empty()) running_.front()->cancel();
   const bool replays = replay_memory_->most() > 0;
   if (array().timed() || residency_.on() || !replays) return configure(configuration);
   if (arrays_.reload(configuration.id)) return;
@@ -301,7 +336,7 @@ void EmulatedDevice::configure(const Configuration& configuration) {
 
 std::unique_ptr<Run> EmulatedDevice::do_submit(std::shared_ptr<const PreparedStream> stream,
                                                std::span<const BufferRef> refs) {
-  if (running_ != nullptr) {
+  if (!running_.empty()) {
     fail(ErrorKind::kArgument, "[submit] a run has not ended yet; wait for it first");
   }
   try {
@@ -311,6 +346,15 @@ std::unique_ptr<Run> EmulatedDevice::do_submit(std::shared_ptr<const PreparedStr
     forget_configuration();  // the array may have begun: the next load configures it afresh
     throw;
   }
+}
+
+std::unique_ptr<Run> EmulatedDevice::do_submit_beside(std::shared_ptr<const PreparedStream> stream,
+                                                      std::span<const BufferRef> refs) {
+  if (!takes_more()) return nullptr;
+  Recordings& recordings = static_cast<const ParsedStream&>(*stream).recordings;
+  const std::optional<RunReport> report = array().join(arguments_of(refs), recordings);
+  if (!report) return nullptr;
+  return std::make_unique<EmulatedRun>(*this, std::move(stream), *report);
 }
 
 // What may happen between two submissions on a real NPU.

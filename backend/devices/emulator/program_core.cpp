@@ -27,13 +27,15 @@ constexpr int kMaxCalls = 256;
 }  // namespace
 
 ProgramCore::ProgramCore(Array& array, Tile& tile, CoreProgram program)
-    : Core(array, tile), own_(std::move(program)) {
+    : Core(array, tile), own_(std::move(program)), modes_(tile.memories->modes(tile.number())) {
   use(own_);
   restart();
 }
 
 ProgramCore::ProgramCore(Array& array, Tile& tile, Overlays overlays)
-    : Core(array, tile), overlays_(std::move(overlays)) {
+    : Core(array, tile),
+      overlays_(std::move(overlays)),
+      modes_(tile.memories->modes(tile.number())) {
   std::set<uint32_t> counters;
   for (const OverlayProgram& overlay : *overlays_) {
     use(overlay);
@@ -63,7 +65,7 @@ void ProgramCore::restart() {
   blocked_ = nullptr;
   frames_.clear();
   if (!overlays_) counters_.assign(static_cast<size_t>(program().counters), 0);
-  state_ = CoreState{};
+  modes_ = CoreState{};
 }
 
 void ProgramCore::control(uint32_t value) {
@@ -139,21 +141,21 @@ uint32_t ProgramCore::status() const {
 int32_t ProgramCore::word_at(uint32_t address) const {
   int32_t value;
   tile_.aliases.flush(address, sizeof value);
-  std::memcpy(&value, tile_.memory->data() + address, sizeof value);
+  std::memcpy(&value, tile_.memory.data() + address, sizeof value);
   return value;
 }
 
 int32_t ProgramCore::load_word(uint32_t address) const {
   const int32_t value = word_at(address);
   if (ActionLog* log = ActionLog::current()) {
-    log->steers(tile_.memory->data() + address, static_cast<uint32_t>(value));
+    log->steers(tile_.memory.data() + address, static_cast<uint32_t>(value));
   }
   return value;
 }
 
 void ProgramCore::set_counter(uint32_t address, int32_t value) {
   tile_.aliases.flush(address, sizeof value);
-  std::memcpy(tile_.memory->data() + address, &value, sizeof value);
+  std::memcpy(tile_.memory.data() + address, &value, sizeof value);
 }
 
 size_t ProgramCore::slot(int counter, size_t slots) const {
@@ -243,7 +245,7 @@ void ProgramCore::release(const Instruction& instruction) {
 void ProgramCore::prepare_call(const Instruction& instruction) {
   if (!array_.timed()) lock_operations_ = 0;
   arguments_.clear();
-  const uint32_t size = static_cast<uint32_t>(tile_.memory->size());
+  const uint32_t size = static_cast<uint32_t>(tile_.memory.size());
   for (const Operand& operand : instruction.operands) {
     KernelArgument argument;
     uint32_t address = 0;
@@ -259,7 +261,7 @@ void ProgramCore::prepare_call(const Instruction& instruction) {
         address = operand.kind == Operand::Kind::kBuffer
                       ? static_cast<uint32_t>(operand.value)
                       : operand.addresses[slot(operand.counter, operand.addresses.size())];
-        argument.data = tile_.memory->data() + address;
+        argument.data = tile_.memory.data() + address;
         argument.bytes = size - address;
         break;
     }
@@ -340,7 +342,7 @@ void ProgramCore::advance() {
 void ProgramCore::execute() {
   if (idles_) return;
   if (ActionLog* log = ActionLog::current()) log_call(*log);
-  current_->functions[static_cast<size_t>(program().code[pc_].function)].call(arguments_, state_);
+  current_->functions[static_cast<size_t>(program().code[pc_].function)].call(arguments_, modes_);
 }
 
 void ProgramCore::log_call(ActionLog& log) {
@@ -350,7 +352,7 @@ void ProgramCore::log_call(ActionLog& log) {
       arguments_.size() != static_cast<size_t>(called.declaration->count)) {
     return log.refuse("a kernel that may access all memory");
   }
-  log.call(called.call, *called.declaration, arguments_, state_);
+  log.call(called.call, *called.declaration, arguments_, modes_);
 }
 
 void ProgramCore::start(Timeline& timeline) {
@@ -395,7 +397,7 @@ std::string ProgramCore::waiting() const {
 }
 
 ProgramCore::Rest ProgramCore::rest() const {
-  Rest rest{pc_, done_, halted_, state_, frames_, counters_, blocked_, loaded_};
+  Rest rest{pc_, done_, halted_, modes_, frames_, counters_, blocked_, loaded_};
   for (const uint32_t address : counter_addresses_) rest.counters.push_back(word_at(address));
   return rest;
 }
@@ -404,7 +406,7 @@ void ProgramCore::put(const Rest& rest) {
   pc_ = rest.pc;
   done_ = rest.done;
   halted_ = rest.halted;
-  state_ = rest.state;
+  modes_ = rest.state;
   frames_ = rest.frames;
   blocked_ = rest.blocked;
   if (!overlays_) {
@@ -419,7 +421,7 @@ void ProgramCore::put(const Rest& rest) {
 
 void ProgramCore::reserve_state(ActionLog& log) const {
   for (const uint32_t address : counter_addresses_) {
-    log.reserve(tile_.memory->data() + address, sizeof(int32_t));
+    log.reserve(tile_.memory.data() + address, sizeof(int32_t));
   }
 }
 

@@ -102,7 +102,7 @@ class ProgramCore final : public Core {
   const OverlayProgram* loaded_ = nullptr;
   const CoreProgram* current_;  // own_, the loaded overlay, or one of no instructions
   int lock_operations_ = 0;     // of timed runs, since the last call
-  CoreState state_;
+  CoreState& modes_;            // in the tile's memories
   size_t pc_ = 0;
   bool done_ = false, calling_ = false, halted_ = false;
   bool idles_ = false;  // a call that only takes its time

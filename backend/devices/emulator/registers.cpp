@@ -124,8 +124,8 @@ void Array::write_register(uint32_t address, uint32_t value) {
   switch (range->block) {
     case Block::kMemory:
       target->aliases.flush(offset, 4);
-      if (log_) log_->word(target->memory->data() + offset, value);
-      std::memcpy(target->memory->data() + offset, &value, 4);
+      if (log_) log_->word(target->memory.data() + offset, value);
+      std::memcpy(target->memory.data() + offset, &value, 4);
       return;
     case Block::kBd:
       return write_bd(*target, offset, value);
@@ -361,7 +361,7 @@ uint32_t Array::read_register(uint32_t address) {
     case Block::kMemory: {
       uint32_t value;
       target.aliases.flush(offset, 4);
-      std::memcpy(&value, target.memory->data() + offset, 4);
+      std::memcpy(&value, target.memory.data() + offset, 4);
       return value;
     }
     case Block::kBd:

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "devices/emulator/array.h"
+#include "devices/emulator/replay/joint_replay.h"
 #include "devices/emulator/replay/recordings.h"
 #include "stream/txn.h"
 
@@ -26,6 +27,7 @@ void Array::begin_epoch() {
   epoch_ = ++all;
   epoch_runs_ = runs_;
   left_by_.reset();
+  beside_.clear();
 }
 
 // Recorded runs begin and end without aliases, so that memories hold what they show.
@@ -34,8 +36,41 @@ bool Array::begin_replay(Recordings& recordings) {
   std::optional<Recordings::Found> found = recordings.find(*this, buffers_);
   if (!found) return false;
   replayed_ = found->recording;
-  replay_ = std::make_unique<Replay>(std::move(found->recording), buffers_, found->moved);
+  replay_ =
+      std::make_unique<JointReplay>(Replay(std::move(found->recording), buffers_, found->moved));
   return true;
+}
+
+bool Array::joinable() const {
+  return replay_ && !replay_->begun() && replay_->runs().size() < JointReplay::kMost;
+}
+
+size_t Array::joined_bytes() const {
+  size_t sum = 0;
+  for (const auto& memory : beside_) sum += memory->bytes();
+  return sum;
+}
+
+// Words that steer cores are compared before any of the runs: they lie in arguments.
+std::optional<RunReport> Array::join(std::span<const Argument> buffers, Recordings& recordings) {
+  const Entry entry(*this, run_function());
+  if (!joinable()) return std::nullopt;
+  std::optional<Recordings::Found> found = recordings.find(*this, buffers);
+  const auto in_memory = [](const SteeringWord& word) {
+    return word.place.base == Place::kAbsolute;
+  };
+  if (!found || std::ranges::any_of(found->recording->steering, in_memory)) {
+    return std::nullopt;
+  }
+  const size_t number = replay_->runs().size() - 1;
+  if (beside_.size() == number) {
+    beside_.push_back(std::make_unique<OwnMemory>(*memories_, number));
+  }
+  beside_[number]->serve(*found->recording);
+  RunReport report = found->recording->report;
+  report.undecoded_writes = undecoded_since_configure_;
+  replay_->add(Replay(std::move(found->recording), buffers, found->moved, beside_[number].get()));
+  return report;
 }
 
 void Array::begin_recording(const stream::Stream& stream, Recordings& recordings) {
@@ -105,7 +140,7 @@ void Array::keep_loaded() {
   loaded_undecoded_ = undecoded_since_configure_;
   loaded_.clear();
   for (const auto& tile : tiles_) {
-    const std::span<const std::byte> memory(*tile->memory);
+    const std::span<const std::byte> memory(tile->memory);
     const auto last = std::find_if(memory.rbegin(), memory.rend(),
                                    [](std::byte byte) { return byte != std::byte{0}; });
     loaded_.push_back({tile->other_registers, {memory.begin(), last.base()}});
@@ -118,8 +153,8 @@ bool Array::reload() {
   for (size_t t = 0; t < tiles_.size(); ++t) {
     Tile& tile = *tiles_[t];
     tile.other_registers = loaded_[t].registers;
-    const auto rest = std::ranges::copy(loaded_[t].memory, tile.memory->begin()).out;
-    std::fill(rest, tile.memory->end(), std::byte{0});
+    const auto rest = std::ranges::copy(loaded_[t].memory, tile.memory.begin()).out;
+    std::fill(rest, tile.memory.end(), std::byte{0});
   }
   undecoded_since_configure_ = loaded_undecoded_;
   report_ = RunReport{};
@@ -150,8 +185,8 @@ bool Array::comparable(const SteeringWord& word, const Recording& run) const {
            std::memcmp(argument.data + word.place.offset, &word.value, sizeof word.value) == 0;
   }
   return std::ranges::any_of(tiles_, [&](const std::unique_ptr<Tile>& tile) {
-    const auto begin = static_cast<int64_t>(reinterpret_cast<intptr_t>(tile->memory->data()));
-    const auto end = begin + static_cast<int64_t>(tile->memory->size());
+    const auto begin = static_cast<int64_t>(reinterpret_cast<intptr_t>(tile->memory.data()));
+    const auto end = begin + static_cast<int64_t>(tile->memory.size());
     return word.place.offset >= begin && word.place.offset + 4 <= end;
   });
 }
@@ -181,16 +216,17 @@ void Array::end_recording() {
   run->phases = PackedPhases(log->take_phases(patches));
   for (const uint32_t patch : patches.fixed()) run->patches[patch - 1].fixed = true;
   run->operands = log->take_operands();
-  run->blocks = log->take_blocks();
+  run->keep_blocks(log->take_blocks());
   run->report = report_;
   recordings_->add(std::move(*run));
 }
 
 void Array::leave_state_of_replay() {
   const std::shared_ptr<const Recording> left = left_by_.lock();
-  const std::span<const int64_t> moved = replay_->moved();
-  if (left.get() == &replay_->recording() && std::ranges::equal(left_moved_, moved)) return;
-  replay_->recording().end.install(*this, moved);
+  const Replay& first = replay_->runs().front();
+  const std::span<const int64_t> moved = first.moved();
+  if (left.get() == &first.recording() && std::ranges::equal(left_moved_, moved)) return;
+  first.recording().end.install(*this, moved);
   left_by_ = replayed_;
   left_moved_.assign(moved.begin(), moved.end());
   left_nothing_ = false;
@@ -216,7 +252,7 @@ bool Array::resume_replay(std::chrono::steady_clock::time_point begin) {
     throw;
   }
   leave_state_of_replay();
-  report_ = replay_->recording().report;
+  report_ = replay_->runs().front().recording().report;
   report_.undecoded_writes = undecoded_since_configure_;
   report_.array_ns = static_cast<uint64_t>(array_time_.count());
   replay_ = nullptr;

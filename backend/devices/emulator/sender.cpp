@@ -257,7 +257,7 @@ void Sender::locate(uint64_t words) {
   if (padded_ || !array_.moves_data()) return;
   AliasTable& aliases = current_.owner->aliases;
   Walk& walk = current_.walk;
-  std::byte* base = current_.owner->memory->data() + current_.offset;
+  std::byte* base = current_.owner->memory.data() + current_.offset;
   constant_ = whole_ = false;
   source_ = {};
   if (aliases.may_overlap(current_.offset, current_.span)) {

@@ -1,6 +1,9 @@
 // One emulated tile (tile.h).
 #include "devices/emulator/tile.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "devices/emulator/core.h"
 #include "devices/emulator/ports.h"
 #include "devices/emulator/receiver.h"
@@ -9,12 +12,13 @@
 
 namespace npu::emulator {
 
-Tile::Tile(Array& array, int c, int r)
+Tile::Tile(Array& array, int c, int r, std::shared_ptr<TileMemories> of)
     : col(c),
       row(r),
       geometry(arch::tile_geometry(arch::tile_kind(r))),
-      memory(std::make_shared<AlignedBytes>(geometry.memory_bytes)),
-      aliases(*memory),
+      memories(std::move(of)),
+      memory(memories->of(number())),
+      aliases(memory),
       locks(static_cast<size_t>(geometry.locks)),
       bds(static_cast<size_t>(geometry.bds)),
       program_memory(geometry.kind == arch::TileKind::kCore ? kProgramMemoryBytes / 4 : 0),
@@ -33,7 +37,7 @@ void Tile::reset(std::optional<std::byte> contents) {
   if (!contents) aliases.flush_all();
   aliases.clear();
   keeps_blocks = true;
-  if (contents) std::fill(memory->begin(), memory->end(), *contents);
+  if (contents) std::ranges::fill(memory, *contents);
   for (Lock& lock : locks) {
     lock.value = 0;
     lock.waiters.clear();

@@ -9,16 +9,17 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "aligned.h"
 #include "arch/geometry.h"
 #include "devices/emulator/agent.h"
 #include "devices/emulator/aliasing.h"
 #include "devices/emulator/bd_engine.h"
 #include "devices/emulator/bd_slot.h"
 #include "devices/emulator/stream_switch.h"
+#include "devices/emulator/tile_memories.h"
 
 namespace npu::emulator {
 
@@ -35,7 +36,7 @@ struct Lock {
 };
 
 struct Tile {
-  Tile(Array& array, int col, int row);
+  Tile(Array& array, int col, int row, std::shared_ptr<TileMemories> of);
   ~Tile();
   Tile(const Tile&) = delete;
   Tile& operator=(const Tile&) = delete;
@@ -49,9 +50,10 @@ struct Tile {
 
   const int col, row;
   const arch::TileGeometry& geometry;
-  std::shared_ptr<AlignedBytes> memory;  // shared with views given to callbacks
-  AliasTable aliases;                    // of `memory`
-  bool keeps_blocks = true;              // a memtile: no block had to be written back so far
+  const std::shared_ptr<TileMemories> memories;  // shared with views given to callbacks
+  const std::span<std::byte> memory;             // of this tile
+  AliasTable aliases;                            // of `memory`
+  bool keeps_blocks = true;  // a memtile: no block had to be written back so far
   std::vector<Lock> locks;
   std::vector<BdSlot> bds;
   std::vector<std::unique_ptr<Receiver>> receivers;

@@ -121,6 +121,15 @@ class Checked {
     Kernel::run(operands);
     return true;
   }
+  // The calls of several cores (Declaration::joint), of which the first one is checked.
+  static bool run_joint(const KernelArgument* const* calls, int count, uint32_t times,
+                        int64_t stride) {
+    for (int i = 0; i < count; ++i) {
+      if (!fits(calls[i], std::make_integer_sequence<int, kKernel.count>())) return false;
+      if (kKernel.check != nullptr) kKernel.check(kKernel.name, calls[i]);
+    }
+    return kKernel.joint(calls, count, times, stride);
+  }
 
  private:
   static constexpr const Declaration& kKernel = Kernel::kDeclaration;

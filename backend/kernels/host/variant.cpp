@@ -13,11 +13,18 @@ struct Kernels<std::integer_sequence<int, kNumber...>> {
   struct Table {
     HostFunction functions[(int(Declared<kNumber>::kExists) + ... + 0)];
   };
+  static consteval bool has_joint(const Declaration& kernel) { return kernel.joint != nullptr; }
+  template <typename Kernel>
+  static consteval npu::kernels::JointCalls joint() {
+    if constexpr (has_joint(Kernel::kDeclaration)) return &Checked<Kernel>::run_joint;
+    return nullptr;
+  }
   template <typename Kernel>
   static consteval void add(Table& table, int& count) {
     if constexpr (Kernel::kExists) {
       table.functions[count++] = {Kernel::kDeclaration.name, &Checked<Kernel>::run,
-                                  AIE_HOST_SILICON ? &Kernel::kDeclaration : nullptr};
+                                  AIE_HOST_SILICON ? &Kernel::kDeclaration : nullptr,
+                                  joint<Kernel>()};
     }
   }
   static consteval Table collected() {

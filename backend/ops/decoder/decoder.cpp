@@ -95,14 +95,14 @@ Decoder::Decoder(std::shared_ptr<SharedDevice> device, Configuration configurati
       norms_(norms) {
   model_.check();
   // What cannot be laid out is refused here, not with the first token.
-  laid_out(gemv::Output::kF32, 0, model_.shape.vocabulary);
+  place(gemv::Output::kF32, 0, model_.shape.vocabulary);
   const auto guard = operation_.lock();
   regions_ = std::make_unique<ModelRegions>("decoder", operation_.device(), regions,
                                             size_t{kDecoderRegions});
   operation_.count_copy(regions_->copied());
 }
 
-Decoder::Place& Decoder::laid_out(gemv::Output output, int top, int64_t rows) {
+Decoder::Place& Decoder::place(gemv::Output output, int top, int64_t rows) {
   const std::tuple key{output, top, rows};
   if (places_.size() == kMaxPlaces && !places_.contains(key)) places_.clear();
   Place& at = places_[key];
@@ -112,23 +112,21 @@ Decoder::Place& Decoder::laid_out(gemv::Output output, int top, int64_t rows) {
   return at;
 }
 
-Decoder::Place& Decoder::place(gemv::Output output, int top, int64_t rows) {
-  Place& at = laid_out(output, top, rows);
-  if (at.buffer != nullptr) return at;
+Decoder::Space& Decoder::space(Place& at, size_t number) {
+  if (number < at.spaces.size()) return at.spaces[number];
   const auto bytes = static_cast<size_t>(at.layout->bytes());
   std::unique_ptr<Buffer> buffer = operation_.device().allocate(bytes);
   const std::span memory(buffer->host(), bytes);
   std::memset(memory.data(), 0, bytes);
   at.layout->write_constants(norms_, memory);
   buffer->sync_to_device(0, bytes);
-  at.buffer = std::move(buffer);
-  return at;
+  at.spaces.push_back({std::move(buffer), {}});
+  return at.spaces.back();
 }
 
 void Decoder::write_control(const DecoderToken& token, const DecoderPosition& position,
-                            Place& at) const {
-  const DecoderWorkspace& layout = *at.layout;
-  const std::span memory(at.buffer->host(), static_cast<size_t>(layout.bytes()));
+                            const DecoderWorkspace& layout, Space& space) const {
+  const std::span memory(space.buffer->host(), static_cast<size_t>(layout.bytes()));
   const auto row = static_cast<size_t>(layout.row());
   std::memset(memory.data() + row, 0, static_cast<size_t>(4 * layout.width_words()));
   std::memcpy(memory.data() + row, token.embedding.data(), token.embedding.size_bytes());
@@ -140,15 +138,15 @@ void Decoder::write_control(const DecoderToken& token, const DecoderPosition& po
     std::memcpy(to + vector::kInBytes / 2, rotation.data() + half, half * 4);
   }
   write_records(model_, layout, position, memory);
-  if (same_ranges(position.attention, at.combined)) {
-    at.buffer->sync_to_device(0, static_cast<size_t>(layout.control_bytes()));
+  if (same_ranges(position.attention, space.combined)) {
+    space.buffer->sync_to_device(0, static_cast<size_t>(layout.control_bytes()));
     return;
   }
-  at.combined = {};  // until all of it has reached the device
+  space.combined = {};  // until all of it has reached the device
   write_parts(layout, position, memory);
   clear_statistics(model_, layout, memory);
-  at.buffer->sync_to_device(0, memory.size());
-  at.combined = position.attention;
+  space.buffer->sync_to_device(0, memory.size());
+  space.combined = position.attention;
 }
 
 // Best one with the same pages. While it is patched it is not among the others: if the patch
@@ -177,9 +175,10 @@ bool Decoder::patch_kept(const DecoderPosition& position, std::vector<Prepared>&
   return false;
 }
 
-const Operation<int>::Entry& Decoder::prepare(const DecoderPosition& position, Place& at) {
+std::shared_ptr<const Operation<int>::Entry> Decoder::prepare(const DecoderPosition& position,
+                                                              Place& at) {
   std::vector<Prepared>& all = at.streams;
-  if (patch_kept(position, all)) return *all.back().entry;
+  if (patch_kept(position, all)) return all.back().entry;
   // A sequence that goes on does not come back to what its attention read before.
   std::erase_if(all, [&](const Prepared& one) { return same_sequence(one.pages, position.pages); });
   if (all.size() == kMostStreams) all.erase(all.begin());
@@ -195,10 +194,10 @@ const Operation<int>::Entry& Decoder::prepare(const DecoderPosition& position, P
   prepared.position.pages.clear();
   prepared.pages = copied(position.pages);
   all.push_back(std::move(prepared));
-  return *all.back().entry;
+  return all.back().entry;
 }
 
-RunReport Decoder::run(const DecoderToken& token, Place& at) {
+Decoder::Started Decoder::start(const DecoderToken& token, Place& at, size_t number) {
   const DecoderShape& shape = model_.shape;
   if (token.embedding.size() != static_cast<size_t>(shape.width) ||
       token.pages.size() != model_.layers.size() ||
@@ -212,26 +211,54 @@ RunReport Decoder::run(const DecoderToken& token, Place& at) {
   }
   DecoderPosition position = position_of(array_, model_, token.position);
   position.pages = token.pages;
-  write_control(token, position, at);
-  Device& device = operation_.device();
-  CachePool pool(device, token.pool);  // copied with every token where the device does not reach it
-  const Operation<int>::Entry& entry = prepare(position, at);
-  std::vector<BufferRef> arguments = {
-      {at.buffer.get(), 0, static_cast<size_t>(at.layout->bytes()), Access::kReadWrite},
-      pool.ref()};
-  arguments.insert(arguments.end(), regions_->refs().begin(), regions_->refs().end());
-  const RunReport report = operation_.submit(entry, arguments);
-  operation_.count_copy(pool.finish());
+  Space& memory = space(at, number);
+  write_control(token, position, *at.layout, memory);
+  Started out;
+  out.space = &memory;
+  // Copied with every token where the device does not reach it.
+  out.pool = std::make_unique<CachePool>(operation_.device(), token.pool);
+  out.entry = prepare(position, at);
+  out.arguments = {
+      {memory.buffer.get(), 0, static_cast<size_t>(at.layout->bytes()), Access::kReadWrite},
+      out.pool->ref()};
+  out.arguments.insert(out.arguments.end(), regions_->refs().begin(), regions_->refs().end());
+  out.run = operation_.start(*out.entry, out.arguments, number > 0);
+  return out;
+}
+
+RunReport Decoder::end(const Started& started) {
+  const RunReport report = operation_.end(*started.run, started.arguments);
+  operation_.count_copy(started.pool->finish());
   return report;
 }
 
-RunReport Decoder::logits(const DecoderToken& token, float* out) {
+// Beside each other as far as the device takes it.
+RunReport Decoder::logits(std::span<const DecoderToken> tokens, float* out) {
   const auto guard = operation_.lock();
   Place& at = place(gemv::Output::kF32, 0, model_.shape.vocabulary);
-  const RunReport report = run(token, at);
-  std::memcpy(out, at.buffer->host() + at.layout->logits(),
-              static_cast<size_t>(model_.shape.vocabulary) * sizeof(float));
-  return report;
+  const auto vocabulary = static_cast<size_t>(model_.shape.vocabulary);
+  RunReport total;
+  std::vector<Started> under_way;
+  const auto end_all = [&] {
+    for (const Started& one : under_way) {
+      add(total, end(one));
+      std::memcpy(out, one.space->buffer->host() + at.layout->logits(), vocabulary * sizeof(float));
+      out += vocabulary;
+    }
+    under_way.clear();
+  };
+  at.spaces.reserve(tokens.size());  // they are pointed to
+  for (const DecoderToken& token : tokens) {
+    if (!operation_.device().takes_more()) end_all();
+    Started next = start(token, at, under_way.size());
+    if (next.run == nullptr) {
+      end_all();
+      next.run = operation_.start(*next.entry, next.arguments, false);
+    }
+    under_way.push_back(std::move(next));
+  }
+  end_all();
+  return total;
 }
 
 RunReport Decoder::top(const DecoderToken& token, int64_t k, int64_t rows, TopEntry* out) {
@@ -243,11 +270,12 @@ RunReport Decoder::top(const DecoderToken& token, int64_t k, int64_t rows, TopEn
   const auto guard = operation_.lock();
   const int top = static_cast<int>(round_up(k, gemv::kPieceBytes / gemv::kTopBytes));
   Place& at = place(gemv::Output::kTop, top, rows);
-  const RunReport report = run(token, at);
+  const Started run = start(token, at, 0);
+  const RunReport report = end(run);
   TopLists lists;
   for (const DecoderPass& pass : at.layout->head()) {
     for (int64_t list = 0; list < pass.active() * DecoderArray::kRows; ++list) {
-      lists.add(at.buffer->host() + pass.y + list * pass.y_bytes() / 2, top, pass.segment.n,
+      lists.add(run.space->buffer->host() + pass.y + list * pass.y_bytes() / 2, top, pass.segment.n,
                 pass.first_row);
     }
   }

@@ -53,8 +53,9 @@ class Decoder {
           std::span<const std::span<const std::byte>> regions, const DecoderNorms& norms);
 
   const DecoderModel& model() const { return model_; }
-  // The logits of the token, float32 (vocabulary). Thread-safe, as is top().
-  RunReport logits(const DecoderToken& token, float* out);
+  // The logits of tokens of different sequences, float32 (tokens, vocabulary). Thread-safe, as is
+  // top().
+  RunReport logits(std::span<const DecoderToken> tokens, float* out);
   // The largest of the first `rows` logits, at most kMaxTop, in the order of TopLists::take().
   RunReport top(const DecoderToken& token, int64_t k, int64_t rows, TopEntry* out);
   OperationCounters counters() const { return operation_.counters(); }
@@ -68,23 +69,37 @@ class Decoder {
     DecoderPosition position;  // of the latest token, without pages
     std::vector<std::vector<int64_t>> pages;
   };
-  struct Place {
-    std::unique_ptr<DecoderWorkspace> layout;
+  // Memory of a token under way.
+  struct Space {
     std::unique_ptr<Buffer> buffer;
     // For which ranges the buffer has the combinations' jobs, and zeros where nobody writes the
     // statistics of a part.
     DecoderPosition::Attention combined;
+  };
+  struct Place {
+    std::unique_ptr<DecoderWorkspace> layout;
+    std::vector<Space> spaces;
     std::vector<Prepared> streams;  // that of the latest token at the end
   };
+  // A token under way, or one whose run cannot be beside others.
+  struct Started {
+    std::shared_ptr<const Operation<int>::Entry> entry;
+    std::unique_ptr<CachePool> pool;
+    std::vector<BufferRef> arguments;
+    const Space* space;
+    std::unique_ptr<Run> run;
+  };
 
-  // With its layout, and with its buffer, too.
-  Place& laid_out(gemv::Output output, int top, int64_t rows);
   Place& place(gemv::Output output, int top, int64_t rows);
-  void write_control(const DecoderToken& token, const DecoderPosition& position, Place& at) const;
-  RunReport run(const DecoderToken& token, Place& at);
+  Space& space(Place& at, size_t number);
+  void write_control(const DecoderToken& token, const DecoderPosition& position,
+                     const DecoderWorkspace& layout, Space& space) const;
+  // number: of the tokens under way.
+  Started start(const DecoderToken& token, Place& at, size_t number);
+  RunReport end(const Started& started);
   // Whether one of these has become the stream of a token at this position: the last one then.
   bool patch_kept(const DecoderPosition& position, std::vector<Prepared>& all);
-  const Operation<int>::Entry& prepare(const DecoderPosition& position, Place& at);
+  std::shared_ptr<const Operation<int>::Entry> prepare(const DecoderPosition& position, Place& at);
 
   // Lists of up to 64 entries in eights, and all logits; callers who vary `rows` start again.
   static constexpr size_t kMaxPlaces = 12;

@@ -1,6 +1,7 @@
 """`npu bench -m MODEL --against llama.cpp [PATH]`: the same tests by llama.cpp on this machine,
 each of its runs after one of ours. What runs them is the program llama-bench or, where there is
-none, the Python module llama_cpp (llama-cpp-python), in a process of its own. Neither uses a GPU.
+none and for several sequences at once, the Python module llama_cpp (llama-cpp-python), in a process
+of its own. Neither uses a GPU.
 """
 
 from __future__ import annotations
@@ -34,20 +35,25 @@ Rival = Callable[[Test], float]  # tokens per second
 
 @contextlib.contextmanager
 def llama_cpp(
-    path: str | None, model: str, longest: int, threads: int
+    path: str | None, model: str, longest: int, threads: int, sequences: int = 1
 ) -> Iterator[tuple[str, Rival]]:
     """The name of what runs tests with a GGUF file, and it, until the context ends. ``path``:
-    llama-bench, or a folder that has it; ``longest``: the most tokens of a context. Raises
-    ArgumentError."""
+    llama-bench, or a folder that has it; ``longest``: the most tokens of a context; ``sequences``:
+    the most of a test. Raises ArgumentError."""
     if not Path(model).is_file():
         raise ArgumentError(
             f"[bench] llama.cpp reads a GGUF file, {model} is none; name one with --against-model"
         )
     program = _program(path)
-    if program:
+    if path is not None and sequences > 1:
+        raise ArgumentError(
+            f"[bench] {PROGRAM} runs one sequence at a time, {sequences} were asked for; leave out "
+            f"its path: the Python module {MODULE} runs several"
+        )
+    if program and sequences == 1:
         yield f"{PROGRAM} ({program})", lambda test: _by_program(program, model, test, threads)
         return
-    with contextlib.closing(_Module(model, longest, threads)) as rival:
+    with contextlib.closing(_Module(model, longest, threads, sequences)) as rival:
         yield rival.start(), rival
 
 
@@ -90,8 +96,9 @@ def _by_program(program: str, model: str, test: Test, threads: int) -> float:
 class _Module:
     """The module in a process of its own (llama_cpp_worker.py), with a model."""
 
-    def __init__(self, model: str, longest: int, threads: int) -> None:
-        command = [sys.executable, "-m", llama_cpp_worker.__name__, model, longest, threads]
+    def __init__(self, model: str, longest: int, threads: int, sequences: int) -> None:
+        program = [sys.executable, "-m", llama_cpp_worker.__name__]
+        command = [*program, model, longest, threads, sequences]
         # A pipe that nobody reads would fill up.
         self._said = tempfile.TemporaryFile()  # noqa: SIM115, closed by close()
         self._process = subprocess.Popen(
@@ -119,7 +126,10 @@ class _Module:
         self._said.close()
 
     def __call__(self, test: Test) -> float:
-        words = {"prompt": test.prompt, "generated": test.generated, "depth": test.depth}
+        words = {
+            "prompt": test.prompt, "generated": test.generated, "depth": test.depth,
+            "sequences": test.sequences,
+        }  # fmt: skip
         assert self._process.stdin
         with contextlib.suppress(BrokenPipeError):  # what it said is read below
             self._process.stdin.write(json.dumps(words) + "\n")

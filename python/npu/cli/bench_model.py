@@ -48,6 +48,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="tokens in the context before -p and -n, not timed (0)",
     )  # fmt: skip
     add(
+        "-s", "--sequences", type=_sequence_counts, metavar="N,N,...",
+        help="with -n: so many sequences at once, 1 to 8, a token of each per step (1)",
+    )  # fmt: skip
+    add(
         "--roof",
         action="store_true",
         help="beside -n: the rate at which weights are read, and that of a plain read of the same "
@@ -105,6 +109,15 @@ def _counts(text: str) -> list[int]:
     return [0 if part.strip() == "0" else common.positive(part) for part in text.split(",")]
 
 
+def _sequence_counts(text: str) -> list[int]:
+    from npu.models.interface import MOST_SEQUENCES
+
+    found = common.positives(text)
+    if max(found) > MOST_SEQUENCES:
+        raise argparse.ArgumentTypeError(f"{max(found)} is more than {MOST_SEQUENCES}")
+    return found
+
+
 def _thread_counts(text: str) -> list[int]:
     return [common.threads(part) for part in text.split(",")]
 
@@ -114,7 +127,7 @@ def _check(arguments: argparse.Namespace) -> None:
     from npu.errors import ArgumentError
 
     given = [arguments.n_prompt, arguments.n_gen, arguments.n_depth]
-    beside = arguments.roof or arguments.against
+    beside = arguments.roof or arguments.against or arguments.sequences
     if arguments.context is None and given == [None, None, None] and not beside:
         arguments.context = _CONTEXTS
     if arguments.context is None:
@@ -122,15 +135,19 @@ def _check(arguments: argparse.Namespace) -> None:
         arguments.n_gen = _GENERATED if given[1] is None else given[1]
         arguments.n_depth = [0] if given[2] is None else given[2]
         _check_against(arguments)
+        if arguments.sequences and not any(arguments.n_gen):
+            raise ArgumentError("[bench] --sequences is about generation; give -n")
         if arguments.roof and not any(arguments.n_gen):
             raise ArgumentError("[bench] --roof is about generation; give -n")
-        if not bench_runs.tests(arguments.n_prompt, arguments.n_gen, arguments.n_depth):
+        if not _tests(arguments):
             raise ArgumentError("[bench] -p and -n are 0: nothing is measured; give one of them")
         return
     for name, value in (("--roof", arguments.roof), ("--against", arguments.against)):
         if value:
             raise ArgumentError(f"[bench] {name} does not apply to --context; give -p or -n")
-    for option, value in (("-p", arguments.n_prompt), ("-d", arguments.n_depth)):
+    for option, value in (
+        ("-p", arguments.n_prompt), ("-d", arguments.n_depth), ("-s", arguments.sequences)
+    ):  # fmt: skip
         if value is not None:
             raise ArgumentError(
                 f"[bench] {option} does not apply to --context, whose prompts are followed by "
@@ -159,8 +176,13 @@ def _longest(arguments: argparse.Namespace) -> int:
     """Positions that the longest run needs."""
     if arguments.context is not None:
         return int(max(arguments.context) + arguments.n_gen[0])
-    found = bench_runs.tests(arguments.n_prompt, arguments.n_gen, arguments.n_depth)
-    return max(test.depth + test.tokens for test in found)
+    return max(test.depth + test.tokens // test.sequences for test in _tests(arguments))
+
+
+def _tests(arguments: argparse.Namespace) -> list[bench_runs.Test]:
+    return bench_runs.tests(
+        arguments.n_prompt, arguments.n_gen, arguments.n_depth, arguments.sequences or [1]
+    )
 
 
 def _measure(
@@ -188,8 +210,7 @@ def _measure(
                 steps = arguments.n_gen[0]
                 found = [runner.context(length, steps, label) for length in arguments.context]
             else:
-                tests = bench_runs.tests(arguments.n_prompt, arguments.n_gen, arguments.n_depth)
-                found = [runner.test(test, label) for test in tests]
+                found = [runner.test(test, label) for test in _tests(arguments)]
         rows += [row | {"threads": npu.threads()} for row in found]
     return rows, compared
 
@@ -206,7 +227,8 @@ def _rival(
         return
     path = arguments.against[1] if arguments.against[1:] else None
     file = arguments.against_model or header.path
-    with bench_against.llama_cpp(path, file, _longest(arguments), npu.threads()) as rival:
+    most = max(arguments.sequences or [1])
+    with bench_against.llama_cpp(path, file, _longest(arguments), npu.threads(), most) as rival:
         yield rival
 
 

@@ -26,28 +26,36 @@ _BOS = 2  # where a tokenizer names none
 
 @dataclass(frozen=True)
 class Test:
-    """``prompt`` tokens in one go or ``generated`` tokens one by one, at a depth."""
+    """``prompt`` tokens in one go or ``generated`` tokens one by one, at a depth; of so many
+    sequences at once."""
 
     prompt: int
     generated: int
     depth: int
+    sequences: int = 1
 
     @property
     def name(self) -> str:
         what = f"pp{self.prompt}" if self.prompt else f"tg{self.generated}"
+        what += f" x {self.sequences}" if self.sequences > 1 else ""
         return f"{what} @ d{self.depth}" if self.depth else what
 
     @property
     def tokens(self) -> int:
-        return self.prompt or self.generated
+        """Of all sequences."""
+        return (self.prompt or self.generated) * self.sequences
 
 
-def tests(prompts: list[int], generated: list[int], depths: list[int]) -> list[Test]:
-    """The tests in llama-bench's order: per depth first prompts, then generation; 0 is no test."""
+def tests(
+    prompts: list[int], generated: list[int], depths: list[int], sequences: list[int]
+) -> list[Test]:
+    """The tests in llama-bench's order: per depth first prompts, then generation, by one sequence
+    or several; 0 is no test."""
     found = []
     for depth in depths:
         found += [Test(prompt, 0, depth) for prompt in prompts if prompt]
-        found += [Test(0, count, depth) for count in generated if count]
+        for count in filter(None, generated):
+            found += [Test(0, count, depth, many) for many in sequences]
     return found
 
 
@@ -70,14 +78,16 @@ class Runner:
         """Figures of a test: its repeats, after a warm-up that is not among them."""
         base = self._at_depth(test.depth)
         run = self._prompt if test.prompt else self._generate
+        if test.sequences > 1:
+            run = self._generate_together
         reads = self.roof and not test.prompt
 
         def timed(cache: Cache) -> list[float]:
-            found = [run(test, cache), self._read(test.tokens) if reads else 0.0]
+            found = [run(test, cache), self._read(test.generated) if reads else 0.0]
             return [*found, self.rival(test) if self.rival else 0.0]
 
-        seconds = self._repeated(f"{test.name}{label}", test.tokens, base, timed)
-        more = self._roof(test.tokens, seconds) if reads else {}
+        seconds = self._repeated(f"{test.name}{label}", test.tokens, base, timed, test.sequences)
+        more = self._roof(test.generated, seconds) if reads else {}
         if self.rival:
             theirs = [one[2] for one in seconds]
             ratios = [test.tokens / one[0] / one[2] for one in seconds]
@@ -86,6 +96,7 @@ class Runner:
             "test": test.name,
             "prompt_tokens": test.prompt,
             "generated_tokens": test.generated,
+            "sequences": test.sequences,
             "depth": test.depth,
             "seconds": common.spread([one[0] for one in seconds]),
             "tokens_per_s": common.spread([test.tokens / one[0] for one in seconds]),
@@ -125,6 +136,16 @@ class Runner:
         self._decode(token, test.generated, cache)
         return time.perf_counter() - begin
 
+    def _generate_together(self, test: Test, cache: Cache) -> float:
+        """The same of the cache and forks of it, by steps that run a token of each."""
+        caches = [cache, *(cache.fork() for _ in range(test.sequences - 1))]
+        tokens = [_BOS if self.bos is None else self.bos] * test.sequences
+        begin = time.perf_counter()
+        for _ in range(test.generated):
+            logits = self.model.decode_batch(tokens, caches)
+            tokens = [int(row[: self.size].argmax()) for row in logits]
+        return time.perf_counter() - begin
+
     def _read(self, times: int) -> float:
         """Seconds of so many plain reads of the weights."""
         from npu._npu import host
@@ -160,14 +181,21 @@ class Runner:
         return self._filled[depth]
 
     def _repeated(
-        self, what: str, tokens: int, base: Cache, run: Callable[[Cache], list[float]]
+        self,
+        what: str,
+        tokens: int,
+        base: Cache,
+        run: Callable[[Cache], list[float]],
+        sequences: int = 1,
     ) -> list[list[float]]:
-        """What ``run`` returns for forks of a cache, without the warm-up."""
+        """What ``run`` returns for forks of a cache, beside each of which are others that it makes,
+        without the warm-up."""
         done: list[list[float]] = []
         cache = base
 
         def position() -> tuple[float, float]:
-            return len(done) * tokens + cache.progress - base.length, (self.repeats + 1) * tokens
+            here = (cache.progress - base.length) * sequences
+            return len(done) * tokens + here, (self.repeats + 1) * tokens
 
         with progress.shown(what, "tokens, warm-up included", position):
             for _ in range(self.repeats + 1):

@@ -85,7 +85,7 @@ class Pipeline {
     return address >= begin && address < begin + 4 * words.size();
   }
   bool in_core(const Seen& seen) {
-    const auto& memory = *m.array.tile(kCore.col, kCore.row).memory;
+    const auto& memory = m.array.tile(kCore.col, kCore.row).memory;
     return seen.address >= memory.data() && seen.address < memory.data() + memory.size();
   }
 

@@ -91,7 +91,7 @@ class Broadcast {
   }
   // Whether the kernel read outside the core's memory.
   bool aliased(At at, const Seen& seen) {
-    const auto& memory = *m.array.tile(at.col, at.row).memory;
+    const auto& memory = m.array.tile(at.col, at.row).memory;
     return seen.address < memory.data() || seen.address >= memory.data() + memory.size();
   }
 

@@ -45,7 +45,7 @@ struct Delivery {
     m.run(s, {view(argument, writable)});
   }
   bool in_core() {
-    const auto& memory = *m.array.tile(0, 2).memory;
+    const auto& memory = m.array.tile(0, 2).memory;
     return address >= memory.data() && address < memory.data() + memory.size();
   }
 

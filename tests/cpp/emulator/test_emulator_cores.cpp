@@ -35,7 +35,7 @@ Calls calls_of(const std::string& text, const Script& stream = Script(), int sub
   m.config.lock(kCore, 0, 63);
   m.configure();
   Recorder recorder;
-  recorder.memory = m.array.tile(0, 2).memory->data();
+  recorder.memory = m.array.tile(0, 2).memory.data();
   m.attach(kCore, text, [&](Arguments a) { recorder(a); });
   for (int i = 0; i < submissions; ++i) m.run(stream);
   return recorder.calls;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "devices/emulator/array.h"
-#include "devices/emulator/replay/recording.h"
+#include "devices/emulator/replay/replay.h"
 
 using namespace npu;
 using emulator::ActionLog;

@@ -77,7 +77,7 @@ class Broadcast {
     for (const At at : {kLower, kUpper}) s.sync(at, kS2MM, 0);
   }
   bool own(At at, const std::byte* address) {
-    const auto& memory = *m.array.tile(at.col, at.row).memory;
+    const auto& memory = m.array.tile(at.col, at.row).memory;
     return address >= memory.data() && address < memory.data() + memory.size();
   }
 

@@ -1,10 +1,12 @@
 // The device contract (runtime/device.h), run against the devices of NPU_TEST_DEVICES: loads are
 // counted and repeated loads are free, streams outside their permissions are refused before
 // anything runs, arguments outside their buffers are refused, a run can be waited for with a
-// timeout and cancelled, a failed run does not poison the next one, unknown names are typed errors.
+// timeout and cancelled, runs beside each other end together, a failed run does not poison the next
+// one, unknown names are typed errors.
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -66,6 +68,71 @@ TEST_CASE("device: load is counted once per configuration, submit runs streams")
     CHECK(report.shim_read_bytes == 256);
     CHECK(report.shim_write_bytes == 256);
     CHECK(device->counters().submissions == 1);
+  }
+}
+
+TEST_CASE("device: runs beside each other end together, where a device takes them") {
+  for (const std::string& name : test_devices()) {
+    CAPTURE(name);
+    const auto device = open_device(name, "fast");
+    const arch::Generation generation = device->info().generation;
+    const auto configuration = loopback(generation);
+    device->load(configuration);
+    const auto stream = device->prepare(copy_stream(generation, 64));
+    stream->expect_repeats({});
+    std::vector<std::unique_ptr<Buffer>> buffers;
+    std::vector<std::array<BufferRef, 2>> refs;
+    for (size_t i = 0; i < 3; ++i) {
+      for (const Access access : {Access::kRead, Access::kWrite}) {
+        buffers.push_back(device->allocate(256));
+        std::memset(buffers.back()->host(), static_cast<int>(i + 1), 256);
+        if (access == Access::kWrite) std::memset(buffers.back()->host(), 0, 256);
+        buffers.back()->sync_to_device(0, 256);
+        if (access == Access::kRead) refs.emplace_back();
+        refs.back()[access == Access::kWrite] = {buffers.back().get(), 0, 256, access};
+      }
+    }
+    CHECK(!device->takes_more());
+    for (int i = 0; i < 3; ++i) finish(*device->submit(stream, refs[0]));
+    const auto has = [&](size_t i) {
+      refs[i][1].sync_from_device();
+      return std::all_of(refs[i][1].host(), refs[i][1].host() + 256,
+                         [&](std::byte byte) { return byte == std::byte(i + 1); });
+    };
+    const uint64_t submitted = device->counters().submissions;
+    const auto first = device->submit(stream, refs[0]);
+    if (!device->takes_more()) {
+      CHECK(device->submit_beside(stream, refs[1]) == nullptr);
+      finish(*first);
+      CHECK(device->counters().submissions == submitted + 1);
+      CHECK(!has(1));
+      continue;
+    }
+    const uint64_t replays = device->counters().replays;
+    const auto second = device->submit_beside(stream, refs[1]);
+    REQUIRE(second != nullptr);
+    const auto fresh = device->prepare(copy_stream(generation, 64));
+    CHECK(device->submit_beside(fresh, refs[2]) == nullptr);  // would have to execute
+    CHECK(device->takes_more());
+    CHECK(kind_of([&] { device->submit(stream, refs[2]); }) == ErrorKind::kArgument);
+    CHECK(finish(*second).shim_write_bytes == 256);
+    CHECK(first->state() == Run::State::kDone);
+    CHECK(finish(*first).shim_write_bytes == 256);
+    CHECK(has(0));
+    CHECK(has(1));
+    CHECK(!has(2));
+    CHECK(device->counters().submissions == submitted + 2);
+    CHECK(device->counters().replays == replays + 2);
+
+    const auto third = device->submit(stream, refs[0]);
+    auto fourth = device->submit_beside(stream, refs[2]);
+    fourth = nullptr;  // cancels it
+    CHECK(third->state() == Run::State::kCancelled);
+    CHECK(!device->takes_more());
+    CHECK(!has(2));
+    device->load(configuration);
+    for (int i = 0; i < 3; ++i) finish(*device->submit(stream, refs[2]));
+    CHECK(has(2));
   }
 }
 

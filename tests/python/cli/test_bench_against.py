@@ -117,6 +117,33 @@ class Llama:
             print("about to crash", file=sys.stderr, flush=True)
             os.kill(os.getpid(), signal.SIGSEGV)
         note(len(tokens), self.context)
+    model = "the model"
+# What several sequences take.
+from types import SimpleNamespace
+def llama_context_default_params():
+    return SimpleNamespace()
+def llama_init_from_model(model, parameters):
+    assert model == Llama.model
+    note("context", parameters.n_ctx, parameters.n_seq_max, parameters.n_threads)
+    return None if os.environ.get("LLAMA_REFUSES") else "a context"
+def llama_batch_init(tokens, embedding, sequences):
+    assert (embedding, sequences) == (0, 1)
+    zeros = [0] * tokens
+    return SimpleNamespace(n_tokens=0, token=[*zeros], pos=[*zeros], logits=[*zeros],
+                           n_seq_id=[*zeros], seq_id=[[0] for _ in zeros])
+def llama_get_memory(context):
+    return "memory of " + context
+def llama_memory_clear(memory, data):
+    note("clear", memory, data)
+def llama_decode(context, batch):
+    n = batch.n_tokens
+    assert context == "a context" and batch.n_seq_id[:n] == n * [1]
+    assert all(0 <= token < 5 for token in batch.token[:n])
+    ids = [one[0] for one in batch.seq_id[:n]]
+    note(batch.pos[:n], ids, [bool(wanted) for wanted in batch.logits[:n]])
+    return int(os.environ.get("LLAMA_STATUS", 0))
+def llama_get_logits_ith(context, row):
+    note("logits", row)
 """
 
 
@@ -141,6 +168,43 @@ def test_the_module_runs_the_same_tests(
     runs = 2 * ["reset", 3, 4] + 2 * ["reset", 3, 1, 1]
     assert noted == [[what, 7] for what in runs]
     assert all(row["rival_tokens_per_s"]["median"] > 0 for row in found["results"])
+
+
+def test_the_module_runs_several_sequences(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], module: Path
+) -> None:
+    """Also where llama-bench is there, which cannot; one sequence then runs in the module, too."""
+    program(tmp_path, "print(json.dumps([{'avg_ts': 7}]))")
+    words = ["-m", model, "-p", "0", "-n", "2", "-d", "3", "-s", "1,2", "-t", "1", "-r", "1"]
+    one, two = bench(capsys, *words, "--against", "llama.cpp")["results"]
+    assert (one["test"], one["sequences"]) == ("tg2 @ d3", 1)
+    assert (two["test"], two["sequences"]) == ("tg2 x 2 @ d3", 2)
+    noted = [json.loads(line) for line in module.read_text().splitlines()]
+    run = [
+        ["clear", "memory of a context", True],
+        [[0, 1, 2], [0, 0, 0], [False] * 3],
+        [[0, 1, 2], [1, 1, 1], [False] * 3],
+    ]
+    for at in (3, 4):
+        run += [[[at, at], [0, 1], [True, True]], ["logits", 0], ["logits", 1]]
+    assert noted == [["context", 10, 2, 1], *[["reset", 5], [3, 5], [1, 5], [1, 5]] * 2, *run * 2]
+    for row in (one, two):
+        assert row["ratio"]["median"] == pytest.approx(
+            row["tokens_per_s"]["median"] / row["rival_tokens_per_s"]["median"]
+        )
+
+
+def test_several_sequences_that_the_module_refuses(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], module: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    words = ["-m", model, "-p", "0", "-n", "2", "-s", "8", "--against", "llama.cpp"]
+    monkeypatch.setenv("LLAMA_STATUS", "1")
+    assert "llama_decode ended with 1" in failure(capsys, *words)
+    monkeypatch.setenv("LLAMA_REFUSES", "1")
+    assert "no context for 8 sequences of 2 tokens" in failure(capsys, *words)
+    said = failure(capsys, *words, str(program(tmp_path, "")))
+    assert "llama-bench runs one sequence at a time, 8 were asked for" in said
 
 
 def test_the_module_has_a_process_per_number_of_threads(

@@ -70,6 +70,30 @@ def test_generation_alone_begins_with_one_token(
     assert [first for _, start, first in calls if start == 0] == [2, 2]
 
 
+def test_several_sequences_generate_at_once(
+    model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token of each per step, all from the depth on; rates count the tokens of all."""
+    steps: list[tuple[list[int], list[int]]] = []
+    decode_batch = Model.decode_batch
+
+    def watched(self: Model, tokens: Any, caches: Any) -> Any:
+        steps.append((list(tokens), [cache.length for cache in caches]))
+        return decode_batch(self, tokens, caches)
+
+    monkeypatch.setattr(Model, "decode_batch", watched)
+    found = bench(capsys, "-m", model, "-p", "3", "-n", "2", "-d", "5", "-s", "1,3", "--roof")
+    assert names(found) == ["pp3 @ d5", "tg2 @ d5", "tg2 x 3 @ d5"]
+    assert [lengths for _, lengths in steps] == 2 * [[5, 5, 5], [6, 6, 6]]
+    assert steps[0][0] == [2, 2, 2] and len(set(steps[1][0])) == 1  # BOS, then the likeliest
+    row = found["results"][-1]
+    assert row["sequences"] == 3 and row["generated_tokens"] == 2
+    rate = row["tokens_per_s"]["median"]
+    assert rate == pytest.approx(6 / row["seconds"]["median"])
+    read = row["weights_gb_per_s"]["median"] * 1e9  # once for all of them
+    assert read == pytest.approx(row["weight_bytes"] * rate / 3)
+
+
 def test_the_depth_is_filled_once_and_every_run_begins_there(
     model: str, capsys: pytest.CaptureFixture[str], calls: list[tuple[int, int, int]]
 ) -> None:
@@ -145,6 +169,9 @@ def test_the_table_names_tests_threads_and_weight_formats(
         (["-p", "0", "-n", "0"], 1, "-p and -n are 0: nothing is measured"),
         (["--context", "4", "-p", "3"], 1, "-p does not apply to --context"),
         (["--context", "4", "-d", "3"], 1, "-d does not apply to --context"),
+        (["--context", "4", "-s", "2"], 1, "-s does not apply to --context"),
+        (["-p", "3", "-n", "0", "-s", "2"], 1, "--sequences is about generation; give -n"),
+        (["-s", "9"], 2, "9 is more than 8"),
         (["--context", "4", "-n", "1,2"], 1, "-n with --context is one number"),
         (["--context", "4", "-n", "0"], 1, "-n with --context is one number"),
         (["-p", "-1"], 2, "'-1' is not a positive whole number"),

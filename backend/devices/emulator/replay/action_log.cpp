@@ -79,7 +79,7 @@ ActionLog::ActionLog(std::span<const Argument> arguments, std::span<const Argume
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i].bytes == 0 || shapes[i].first != i) continue;
     arguments_.push_back({arguments[i].data, arguments[i].data + shared_bytes(shapes, i),
-                          static_cast<uint32_t>(i) + 1});
+                          static_cast<uint32_t>(i) + 1, shapes[i].writable});
   }
   std::ranges::sort(arguments_, {}, &Range::begin);
   for (size_t c = 0; c < columns; ++c) {
@@ -363,6 +363,23 @@ std::vector<OperandLists::Kept> ActionLog::take_operands() {
   return all;
 }
 
+// Which calls read arguments that the run does not write.
+void ActionLog::find_shared(Lane& lane) const {
+  const auto constant = [&](const Place& place) {
+    return std::ranges::any_of(arguments_, [&](const Range& range) {
+      return range.base == place.base && !range.writable;
+    });
+  };
+  for (CallAction& call : lane.calls) {
+    for (uint8_t i = 0; i < call.count; ++i) {
+      if ((call.based >> i & 1) != 0 && constant(call.places[i])) call.shared = i + 1;
+    }
+    for (const Move& move : lane.moves_of(call)) {
+      if (constant(move.place)) call.shared = static_cast<uint8_t>(move.operand + 1);
+    }
+  }
+}
+
 // Neighbours of one lane each become one, and so do the lanes of a phase that has little to do.
 std::vector<Phase> ActionLog::take_phases(Patches& patches) {
   close_serial();
@@ -371,6 +388,7 @@ std::vector<Phase> ActionLog::take_phases(Patches& patches) {
     for (Lane& lane : phase) {
       std::erase_if(lane.actions, [](const Action& a) { return a.kind == Action::Kind::kSteer; });
       forward_results(lane, patches);
+      find_shared(lane);
       lane.lists = nullptr;
       lane.traces = {};
       lane.first_copies = {};

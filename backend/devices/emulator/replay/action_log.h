@@ -163,6 +163,7 @@ class ActionLog {
   void check_reserved(Walk walk, uint64_t words);
   static void forget_written(Lane& lane, const CallAction& call, const OperandTrace* traces);
   static bool joins(Lane& lane, const CallAction& call, const Moves& moves);
+  void find_shared(Lane& lane) const;
   Lane& lane();
   void put(Action action);
   void close_serial();
@@ -170,6 +171,7 @@ class ActionLog {
   struct Range {
     const std::byte *begin, *end;
     uint32_t base;
+    bool writable;
   };
   std::vector<Range> arguments_;                       // by address
   std::vector<std::pair<int64_t, int64_t>> reserved_;  // by address: first and end

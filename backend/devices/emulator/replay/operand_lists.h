@@ -95,7 +95,9 @@ struct CallAction {
   uint8_t count = 0;                         // of them
   uint8_t moves = 0;                         // of the lane, from its number `first_move` on
   uint8_t moving = 0;                        // lies `stride` bytes further with every call
-  uint16_t based = 0;                        // bit i: operand i has no absolute place
+  // Operand + 1 that lies in an argument which the run only reads, as other runs do: weights.
+  uint8_t shared = 0;
+  uint16_t based = 0;  // bit i: operand i has no absolute place
   uint32_t first_move = 0, times = 1;
   int64_t stride = 0;
 };

@@ -1,6 +1,7 @@
 // Packing the lanes of a recorded run (packed_phases.h).
 #include "devices/emulator/replay/packed_phases.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace npu::emulator {
@@ -48,6 +49,11 @@ PackedPhases::PackedPhases(std::vector<Phase> phases) {
                         append(blocks_, lane.blocks)});
     }
     ends_.push_back(lanes_.size());
+    shares_.push_back(std::ranges::any_of((*this)[ends_.size() - 1], [](const PackedLane& lane) {
+      return std::ranges::any_of(lane.actions, [&](const Action& action) {
+        return action.kind == Action::Kind::kCall && lane.calls[action.index].shared != 0;
+      });
+    }));
   }
 }
 

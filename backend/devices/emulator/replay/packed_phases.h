@@ -17,6 +17,10 @@ struct PackedLane {
   const CallAction* calls;
   const Move* moves;
   SharedBlock* const* blocks;
+
+  std::span<const Move> moves_of(const CallAction& call) const {
+    return {moves + call.first_move, call.moves};
+  }
 };
 
 class PackedPhases {
@@ -30,6 +34,8 @@ class PackedPhases {
     const size_t begin = phase == 0 ? 0 : ends_[phase - 1];
     return std::span(lanes_).subspan(begin, ends_[phase] - begin);
   }
+  // Whether a phase has calls that read what other runs read, too (CallAction::shared).
+  bool shares(size_t phase) const { return shares_[phase]; }
   size_t bytes() const;
 
  private:
@@ -40,6 +46,7 @@ class PackedPhases {
   AlignedVector<SharedBlock*> blocks_;
   std::vector<PackedLane> lanes_;
   std::vector<size_t> ends_;  // of phases, in lanes_
+  std::vector<bool> shares_;
 };
 
 }  // namespace npu::emulator

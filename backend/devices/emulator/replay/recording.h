@@ -6,10 +6,7 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <memory>
-#include <optional>
-#include <span>
 #include <vector>
 
 #include "devices/emulator/replay/action_log.h"
@@ -33,33 +30,17 @@ struct Recording {
   PackedPhases phases;
   std::vector<OperandLists::Kept> operands;  // of their calls
   std::vector<std::unique_ptr<BlockPool>> blocks;
+  // The same by their addresses, and where each lies if they follow each other.
+  struct BlockPlace {
+    const std::byte* begin;
+    size_t bytes, offset;
+  };
+  std::vector<BlockPlace> block_places;
   RunReport report;
 
+  void keep_blocks(std::vector<std::unique_ptr<BlockPool>> pools);
+
   size_t bytes() const;
-};
-
-// Repeats a recorded run on other arguments.
-class Replay {
- public:
-  // moved: what is added to the places of each address patch, from the first on.
-  Replay(std::shared_ptr<const Recording> recording, std::span<const Argument> arguments,
-         std::span<const int64_t> moved);
-  // Goes on until the run has ended or `pause` returns true, which is asked between phases.
-  bool resume(const std::function<bool()>& pause);
-  const Recording& recording() const { return *recording_; }
-  std::span<const int64_t> moved() const { return moved_; }
-
- private:
-  void run(const PackedLane& lane) const;
-  void call(const CallAction& call, std::span<const Move> moves) const;
-  std::byte* at(const Place& place) const {
-    return bases_[place.base] + place.offset + moved_[place.patch];
-  }
-
-  std::shared_ptr<const Recording> recording_;
-  std::vector<std::byte*> bases_;  // null, and the arguments
-  std::vector<int64_t> moved_;     // by Place::patch
-  size_t next_ = 0;
 };
 
 }  // namespace npu::emulator

@@ -52,7 +52,7 @@ Rehearsal::Rehearsal(Array& array, const stream::Stream& stream,
   wanted_ = std::move(contents);
   for (size_t t = 0; t < before.size(); ++t) {
     array.tiles()[t]->aliases.clear();
-    std::ranges::copy(before[t], array.tiles()[t]->memory->begin());
+    std::ranges::copy(before[t], array.tiles()[t]->memory.begin());
   }
 }
 
@@ -72,7 +72,7 @@ Rehearsal::Contents Rehearsal::memories(Array& array) {
   Contents all;
   for (const auto& tile : array.tiles()) {
     tile->aliases.flush_all();
-    all.emplace_back(tile->memory->begin(), tile->memory->end());
+    all.emplace_back(tile->memory.begin(), tile->memory.end());
   }
   return all;
 }

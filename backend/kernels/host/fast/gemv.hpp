@@ -8,6 +8,7 @@
 #include "simd.hpp"
 
 #define AIE_HOST_GEMV aie::host::gemv_block
+#define AIE_HOST_GEMV_JOINT aie::host::gemv_joint
 #define AIE_HOST_LARGEST_ORDER aie::host::largest_order
 
 AIE_HOST_BEGIN
@@ -23,25 +24,18 @@ AIE_HOST_INLINE float_lanes widen_int8(const int8_t* p) {
   return __builtin_convertvector(widen_bytes<kLanes>(p), float_lanes);
 }
 
-template <int32_t kVectors, int32_t kColumns>
-AIE_HOST_INLINE void widen_lines(const bfloat16* x, float* wide) {
-  const auto* lines = reinterpret_cast<const uint16_t*>(x);
-  static_assert(kVectors * kColumns % int32_t(kLanes) == 0);
-  for (int32_t i = 0; i < kVectors * kColumns; i += int32_t(kLanes)) {
-    store(widen_bf16(lines + i), wide + i);
-  }
-}
-
 // Rows of a pass over a block's columns: two vectors, so that eight lines' sums stay in registers.
 inline constexpr int32_t kPassRows = 2 * int32_t(kLanes) < kBlockRows ? 2 * int32_t(kLanes) : 32;
 inline constexpr unsigned kPassVectors = unsigned(kPassRows) / kLanes;
 
-// out = columns [0, kColumns) of a pass, times the vectors' factors, added up: few vectors have
-// several sums each, because a product has to wait for the one before it.
-template <int32_t kVectors, int32_t kColumns, int32_t kStride, typename Column>
+// Sums of a vector in a core: few vectors have several, because a product has to wait for the one
+// before it.
+constexpr int32_t parts_of(int32_t vectors) { return vectors <= 2 ? 2 : 1; }
+
+// out = columns [0, kColumns) of a pass, times the vectors' factors, added up.
+template <int32_t kVectors, int32_t kParts, int32_t kColumns, int32_t kStride, typename Column>
 AIE_HOST_INLINE void add_columns(float_lanes (&out)[kVectors][kPassVectors], const float* x,
                                  const Column& column) {
-  constexpr int32_t kParts = kVectors <= 2 ? 2 : 1;
   float_lanes sums[kVectors][kParts][kPassVectors] = {};
   for (int32_t c = 0; c < kColumns; c += kParts) {
     unroll<kParts>([&](auto part) {
@@ -64,25 +58,25 @@ AIE_HOST_INLINE void add_columns(float_lanes (&out)[kVectors][kPassVectors], con
 }
 
 // y += block x for kVectors lines of 128.
-template <int32_t kVectors>
-[[gnu::noinline]] inline void q8_block(const uint8_t* block, const bfloat16* x, float* y) {
+template <int32_t kVectors, int32_t kParts, typename Vectors>
+[[gnu::noinline]] inline void q8_block(const uint8_t* block, const Vectors& vectors) {
   constexpr int32_t kGroups = kQ8Columns / kQ8Group, kPasses = kBlockRows / kPassRows;
   const auto* d = reinterpret_cast<const float*>(block);
   const auto* codes = reinterpret_cast<const int8_t*>(block + kQ8Codes);
   alignas(64) float wide[kVectors * kQ8Columns];
-  widen_lines<kVectors, kQ8Columns>(x, wide);
+  widen_lines<kVectors, kQ8Columns>(vectors, wide);
   for (int32_t first = 0; first < kBlockRows; first += kPassRows) {
     float_lanes rows[kVectors][kPassVectors];
     unroll<kVectors>([&](auto v) {
       unroll<kPassVectors>([&](auto p) {
-        rows[v.value][p.value] = load<float_lanes>(y + int32_t(v.value) * kBlockRows + first +
-                                                   int32_t(p.value * kLanes));
+        rows[v.value][p.value] =
+            load<float_lanes>(vectors.sums(v.value) + first + int32_t(p.value * kLanes));
       });
     });
     for (int32_t g = 0; g < kGroups; ++g) {
       const int8_t* at = codes + g * kQ8Group * kBlockRows + first;
       float_lanes sums[kVectors][kPassVectors];
-      add_columns<kVectors, kQ8Group, kQ8Columns>(
+      add_columns<kVectors, kParts, kQ8Group, kQ8Columns>(
           sums, wide + g * kQ8Group, [&](int32_t c, auto p) {
             return widen_int8(at + c * kBlockRows + int32_t(p.value * kLanes));
           });
@@ -95,31 +89,31 @@ template <int32_t kVectors>
     }
     unroll<kVectors>([&](auto v) {
       unroll<kPassVectors>([&](auto p) {
-        store(rows[v.value][p.value],
-              y + int32_t(v.value) * kBlockRows + first + int32_t(p.value * kLanes));
+        store(rows[v.value][p.value], vectors.sums(v.value) + first + int32_t(p.value * kLanes));
       });
     });
   }
 }
 
 // y += block x for kVectors lines of 80.
-template <int32_t kVectors>
-[[gnu::noinline]] inline void bf16_block(const uint8_t* block, const bfloat16* x, float* y) {
+template <int32_t kVectors, int32_t kParts, typename Vectors>
+[[gnu::noinline]] inline void bf16_block(const uint8_t* block, const Vectors& vectors) {
   constexpr int32_t kStep = 16, kSteps = kBf16Columns / kStep, kPasses = kBlockRows / kPassRows;
   const auto* w = reinterpret_cast<const uint16_t*>(block);
   alignas(64) float wide[kVectors * kBf16Columns];
-  widen_lines<kVectors, kBf16Columns>(x, wide);
+  widen_lines<kVectors, kBf16Columns>(vectors, wide);
   for (int32_t first = 0; first < kBlockRows; first += kPassRows) {
     for (int32_t step = 0; step < kSteps; ++step) {
       const uint16_t* at = w + step * kStep * kBlockRows + first;
       float_lanes sums[kVectors][kPassVectors];
-      add_columns<kVectors, kStep, kBf16Columns>(sums, wide + step * kStep, [&](int32_t c, auto p) {
-        return widen_bf16(at + c * kBlockRows + int32_t(p.value * kLanes));
-      });
+      add_columns<kVectors, kParts, kStep, kBf16Columns>(
+          sums, wide + step * kStep, [&](int32_t c, auto p) {
+            return widen_bf16(at + c * kBlockRows + int32_t(p.value * kLanes));
+          });
       prefetch_ahead(block, first / kPassRows * kSteps + step, kSteps * kPasses);
       unroll<kVectors>([&](auto v) {
         unroll<kPassVectors>([&](auto p) {
-          float* to = y + int32_t(v.value) * kBlockRows + first + int32_t(p.value * kLanes);
+          float* to = vectors.sums(v.value) + first + int32_t(p.value * kLanes);
           store(load<float_lanes>(to) + sums[v.value][p.value], to);
         });
       });
@@ -143,15 +137,37 @@ inline int32_t largest_order(const int32_t* values) {
   return largest;
 }
 
+// Vectors of a core.
 template <npu::blocks::Format kFormat, int32_t kVectors>
 AIE_HOST_INLINE void gemv_block(const uint8_t* block, const bfloat16* x, float* y) {
   using npu::blocks::Format;
+  constexpr int32_t kParts = parts_of(kVectors);
+  const auto* const lines = reinterpret_cast<const uint16_t*>(x);
   if constexpr (kFormat == Format::kQ4nx) {
     q4nx_block<kVectors>(block, x, y);
   } else if constexpr (kFormat == Format::kQ8) {
-    q8_block<kVectors>(block, x, y);
+    q8_block<kVectors, kParts>(block, adjacent_vectors<kQ8Columns>{lines, y});
   } else {
-    bf16_block<kVectors>(block, x, y);
+    bf16_block<kVectors, kParts>(block, adjacent_vectors<kBf16Columns>{lines, y});
+  }
+}
+
+// The vector of each of several cores: the results are those of gemv_block<kFormat, 1>.
+template <npu::blocks::Format kFormat>
+inline void gemv_joint(const uint8_t* block, const bfloat16* const* x, float* const* y,
+                       int32_t count) {
+  using npu::blocks::Format;
+  const separate_vectors vectors{x, y};
+  if constexpr (kFormat == Format::kQ4nx) {
+    q4nx_joint(block, vectors, count);
+  } else {
+    for_vectors<kJointVectors>(vectors, count, [&]<int32_t kVectors>(const separate_vectors& some) {
+      if constexpr (kFormat == Format::kQ8) {
+        q8_block<kVectors, parts_of(1)>(block, some);
+      } else {
+        bf16_block<kVectors, parts_of(1)>(block, some);
+      }
+    });
   }
 }
 

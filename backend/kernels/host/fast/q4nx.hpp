@@ -29,13 +29,18 @@ AIE_HOST_INLINE __m512 rows_in_order(__m512 even, __m512 odd) {
   return _mm512_permutex2var_ps(even, first, odd) + _mm512_permutex2var_ps(even, second, odd);
 }
 
-// y += block x for one or two lines of 256: four columns at a time and four sums of each half, so
+// y += block x for up to four lines of 256: four columns at a time and four sums of each half, so
 // that a byte's two codes take one shuffle and no product waits for the one before it.
-template <int32_t kVectors>
-[[gnu::noinline]] inline void q4nx_few(const uint8_t* block, const bfloat16* x, float* y) {
+template <int32_t kVectors, typename Vectors>
+[[gnu::noinline]] inline void q4nx_few(const uint8_t* block, const Vectors& vectors) {
   const auto* d = reinterpret_cast<const uint16_t*>(block);
   const auto* m = reinterpret_cast<const uint16_t*>(block + kQ4Plane);
-  const auto* lines = reinterpret_cast<const uint16_t*>(x);
+  const uint16_t* lines[kVectors];
+  float* sums[kVectors];
+  unroll<kVectors>([&](auto v) {
+    lines[v.value] = vectors.line(v.value);
+    sums[v.value] = vectors.sums(v.value);
+  });
   // Byte j of two columns' eight as two 16-bit words: bytes 0-3, or 4-7.
   const __m128i low =
       _mm_setr_epi8(0, -128, 8, -128, 1, -128, 9, -128, 2, -128, 10, -128, 3, -128, 11, -128);
@@ -49,7 +54,7 @@ template <int32_t kVectors>
   __m512 rows[2][kVectors];
   unroll<2>([&](auto half) {
     unroll<kVectors>([&](auto v) {
-      rows[half.value][v.value] = _mm512_loadu_ps(y + v.value * kQ4Rows + half.value * kQ4HalfRows);
+      rows[half.value][v.value] = _mm512_loadu_ps(sums[v.value] + half.value * kQ4HalfRows);
     });
   });
   for (int32_t g = 0; g < kQ4Groups; ++g) {
@@ -59,7 +64,7 @@ template <int32_t kVectors>
       __m512bh factors[kVectors];
       unroll<kVectors>([&](auto v) {
         long long four;
-        __builtin_memcpy(&four, lines + v.value * kQ4Columns + c, 8);
+        __builtin_memcpy(&four, lines[v.value] + c, 8);
         factors[v.value] = (__m512bh)_mm512_permutexvar_epi32(pairs, _mm512_set1_epi64(four));
         totals[v.value] = _mm512_dpbf16_ps(totals[v.value], factors[v.value], ones);
       });
@@ -95,7 +100,7 @@ template <int32_t kVectors>
   }
   unroll<2>([&](auto half) {
     unroll<kVectors>([&](auto v) {
-      _mm512_storeu_ps(y + v.value * kQ4Rows + half.value * kQ4HalfRows, rows[half.value][v.value]);
+      _mm512_storeu_ps(sums[v.value] + half.value * kQ4HalfRows, rows[half.value][v.value]);
     });
   });
 }
@@ -158,10 +163,18 @@ template <int32_t kVectors>
 template <int32_t kVectors>
 AIE_HOST_INLINE void q4nx_block(const uint8_t* block, const bfloat16* x, float* y) {
   if constexpr (kVectors <= 2) {
-    q4nx_few<kVectors>(block, x, y);
+    const auto* const lines = reinterpret_cast<const uint16_t*>(x);
+    q4nx_few<kVectors>(block, adjacent_vectors<kQ4Columns>{lines, y});
   } else {
     q4nx_many<kVectors>(block, x, y);
   }
+}
+
+// The same for `count` vectors, each with the sums of q4nx_block<1>.
+inline void q4nx_joint(const uint8_t* block, separate_vectors vectors, int32_t count) {
+  for_vectors<kJointVectors>(vectors, count, [&]<int32_t kVectors>(const separate_vectors& some) {
+    q4nx_few<kVectors>(block, some);
+  });
 }
 
 #elif defined(AIE_HOST_Q4_BYTES)
@@ -174,18 +187,20 @@ AIE_HOST_INLINE void q4nx_block(const uint8_t* block, const bfloat16* x, float* 
   }
 }
 
+// The same for `count` vectors, each with the sums of q4nx_block<1>.
+inline void q4nx_joint(const uint8_t* block, separate_vectors vectors, int32_t count) {
+  q4nx_bytes_joint(block, vectors, count);
+}
+
 #else
 
 // y += block x for kVectors lines of 256.
-template <int32_t kVectors>
-[[gnu::noinline]] inline void q4nx_block(const uint8_t* block, const bfloat16* x, float* y) {
+template <int32_t kVectors, typename Vectors>
+[[gnu::noinline]] inline void q4nx_floats(const uint8_t* block, const Vectors& vectors) {
   const auto* d = reinterpret_cast<const uint16_t*>(block);
   const auto* m = reinterpret_cast<const uint16_t*>(block + kQ4Plane);
-  const auto* lines = reinterpret_cast<const uint16_t*>(x);
   alignas(64) float wide[kVectors * kQ4Columns];
-  for (int32_t i = 0; i < kVectors * kQ4Columns; i += static_cast<int32_t>(kLanes)) {
-    store(widen_bf16(lines + i), wide + i);
-  }
+  widen_lines<kVectors, kQ4Columns>(vectors, wide);
   constexpr unsigned kParts = kQ4HalfRows / kLanes;  // vectors per column of a half
   for (int32_t g = 0; g < kQ4Groups; ++g) {
     float totals[kVectors];
@@ -212,13 +227,26 @@ template <int32_t kVectors>
         const float_lanes scale = widen_bf16(d + g * kQ4Rows + row);
         const float_lanes minimum = widen_bf16(m + g * kQ4Rows + row);
         unroll<kVectors>([&](auto v) {
-          float* out = y + v.value * kQ4Rows + row;
+          float* out = vectors.sums(v.value) + row;
           store(load<float_lanes>(out) + scale * sums[v.value][p.value] + minimum * totals[v.value],
                 out);
         });
       });
     }
   }
+}
+
+template <int32_t kVectors>
+AIE_HOST_INLINE void q4nx_block(const uint8_t* block, const bfloat16* x, float* y) {
+  const auto* const lines = reinterpret_cast<const uint16_t*>(x);
+  q4nx_floats<kVectors>(block, adjacent_vectors<kQ4Columns>{lines, y});
+}
+
+// The same for `count` vectors, each with the sums of q4nx_block<1>.
+inline void q4nx_joint(const uint8_t* block, separate_vectors vectors, int32_t count) {
+  for_vectors<kJointVectors>(vectors, count, [&]<int32_t kVectors>(const separate_vectors& some) {
+    q4nx_floats<kVectors>(block, some);
+  });
 }
 
 #endif

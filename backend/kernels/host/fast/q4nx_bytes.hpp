@@ -17,9 +17,9 @@ namespace host {
 
 // A line of x: the columns of a block.
 struct q4_line {
-  uint16_t x[kQ4Columns];                  // what it was made of
-  alignas(32) uint16_t bytes[kQ4Columns];  // each x, the lower byte signed, too
-  alignas(32) float rest[kQ4Columns];      // what bytes do not hold
+  uint16_t x[kQ4Columns];                                   // what it was made of
+  alignas(32) int8_t upper[kQ4Columns], lower[kQ4Columns];  // 256 of one and one of the other: x
+  alignas(32) float rest[kQ4Columns];                       // what bytes do not hold
   // Per group: the unit of the integers, or 0 if there are none; the sum of x; columns with a rest.
   float units[kQ4Groups], totals[kQ4Groups];
   uint32_t columns[kQ4Groups];
@@ -32,6 +32,14 @@ AIE_HOST_INLINE float two_to(int32_t exponent) {
 // Lanes that are not 0, as bits.
 AIE_HOST_INLINE uint32_t not_zero(float_lanes v) {
   return uint32_t(_mm256_movemask_ps(_mm256_cmp_ps((__m256)v, _mm256_setzero_ps(), _CMP_NEQ_UQ)));
+}
+
+// 32 small integers as bytes.
+AIE_HOST_INLINE __m256i bytes_of(const __m256i (&n)[4]) {
+  const __m256i words[2] = {_mm256_packs_epi32(n[0], n[1]), _mm256_packs_epi32(n[2], n[3])};
+  // Of each four one 128-bit lane has the first half.
+  return _mm256_permutevar8x32_epi32(_mm256_packs_epi16(words[0], words[1]),
+                                     _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 
 inline void split_group(q4_line& line, int32_t g) {
@@ -55,22 +63,20 @@ inline void split_group(q4_line& line, int32_t g) {
   if (exponent >= -kMost && exponent <= kMost) {
     const float unit = two_to(exponent + 1 - kBits), to_units = two_to(kBits - 1 - exponent);
     float_lanes rests[4];
-    lanes words[4];
+    __m256i upper[4], lower[4];
     int32_t count = 0;
     unroll<4>([&](auto i) {
-      const auto n = (lanes)_mm256_cvtps_epi32((__m256)(x[i.value] * to_units));
-      rests[i.value] = x[i.value] - __builtin_convertvector(n, float_lanes) * unit;
+      const __m256i n = _mm256_cvtps_epi32((__m256)(x[i.value] * to_units));
+      rests[i.value] = x[i.value] - (float_lanes)_mm256_cvtepi32_ps(n) * unit;
       count += __builtin_popcount(not_zero(rests[i.value]));
       // What the lower byte borrows as it is signed.
-      words[i.value] = ((n + 128) & 0xFF00) | (n & 0xFF);
+      upper[i.value] = _mm256_srai_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(128)), 8);
+      lower[i.value] = _mm256_srai_epi32(_mm256_slli_epi32(n, 24), 24);
     });
     if (count <= kMostRests) {
       line.units[g] = unit;
-      unroll<2>([&](auto i) {
-        const __m256i both =
-            _mm256_packus_epi32((__m256i)words[2 * i.value], (__m256i)words[2 * i.value + 1]);
-        store(_mm256_permute4x64_epi64(both, 0xD8), line.bytes + first + 16 * i.value);
-      });
+      store(bytes_of(upper), line.upper + first);
+      store(bytes_of(lower), line.lower + first);
       unroll<4>([&](auto i) { x[i.value] = rests[i.value]; });
     }
   }
@@ -82,25 +88,46 @@ inline void split_group(q4_line& line, int32_t g) {
   line.totals[g] = sum_of(sum);
 }
 
-// Cores multiply all their row-blocks by the same lines, of which each has a copy: a thread splits
-// them once, and finds them by what they hold. A new line is one of zeros.
-inline const q4_line& split_line(const bfloat16* x) {
-  constexpr size_t kLines = 512, kBytes = sizeof(uint16_t) * kQ4Columns;
-  static thread_local const std::unique_ptr<q4_line[]> all(new q4_line[kLines]{});
-  const auto* const from = reinterpret_cast<const uint16_t*>(x);
-  const auto word = [&](int32_t i) { return load<uint64_t>(from + i); };
-  const uint64_t mixed = (word(0) + 3 * word(4)) * 0x9E3779B97F4A7C15;
-  q4_line& line = all[mixed >> 55];
-  __m256i differ = _mm256_setzero_si256();
-  for (int32_t i = 0; i < kQ4Columns; i += 16) {
-    differ = _mm256_or_si256(differ,
-                             _mm256_xor_si256(load<__m256i>(from + i), load<__m256i>(line.x + i)));
-  }
-  if (_mm256_testz_si256(differ, differ) == 0) {
-    __builtin_memcpy(line.x, x, kBytes);
+// Lines that a thread has split, in sets by what they hold.
+class q4_lines {
+ public:
+  const q4_line& find(const bfloat16* x) {
+    const auto* const from = reinterpret_cast<const uint16_t*>(x);
+    const auto word = [&](int32_t i) { return load<uint64_t>(from + i); };
+    const uint64_t mixed = (word(0) + 3 * word(4)) * 0x9E3779B97F4A7C15;
+    const size_t set = mixed >> (64 - kSetBits);
+    for (size_t way = 0; way < kWays; ++way) {
+      const q4_line& line = lines_[set * kWays + way];
+      if (mixed == marks_[set * kWays + way] && same(from, line.x)) return line;
+    }
+    const size_t number = set * kWays + next_[set]++ % kWays;
+    q4_line& line = lines_[number];
+    marks_[number] = mixed;
+    __builtin_memcpy(line.x, x, sizeof line.x);
     for (int32_t g = 0; g < kQ4Groups; ++g) split_group(line, g);
+    return line;
   }
-  return line;
+
+ private:
+  static bool same(const uint16_t* a, const uint16_t* b) {
+    __m256i differ = _mm256_setzero_si256();
+    for (int32_t i = 0; i < kQ4Columns; i += 16) {
+      differ =
+          _mm256_or_si256(differ, _mm256_xor_si256(load<__m256i>(a + i), load<__m256i>(b + i)));
+    }
+    return _mm256_testz_si256(differ, differ) != 0;
+  }
+
+  static constexpr size_t kSetBits = 8, kWays = 4;
+  q4_line lines_[kWays << kSetBits] = {};  // new ones are lines of zeros
+  uint64_t marks_[kWays << kSetBits] = {};
+  uint8_t next_[size_t{1} << kSetBits] = {};  // to be replaced
+};
+
+// Cores multiply all their row-blocks by the same lines, of which each has a copy.
+inline const q4_line& split_line(const bfloat16* x) {
+  static thread_local const std::unique_ptr<q4_lines> lines(new q4_lines);
+  return lines->find(x);
 }
 
 // Codes times bytes of x, in 16 bits: 8 * 2 * 15 * 128 at most.
@@ -140,15 +167,14 @@ struct q4_products {
 };
 
 // Sums of codes times bytes for the 32 rows of a group.
-AIE_HOST_INLINE void group_sums(const uint8_t* codes, const uint16_t* bytes,
+AIE_HOST_INLINE void group_sums(const uint8_t* codes, const int8_t* upper, const int8_t* lower,
                                 float_lanes (&sums)[4]) {
   // Bytes of columns 0 and 1 in one 128-bit lane, of 2 and 3 in the other.
-  const __m256i lower = _mm256_set_m128i(_mm_set1_epi16(0x0604), _mm_set1_epi16(0x0200));
-  const __m256i upper = _mm256_set_m128i(_mm_set1_epi16(0x0705), _mm_set1_epi16(0x0301));
+  const __m256i pairs = _mm256_set_m128i(_mm_set1_epi16(0x0302), _mm_set1_epi16(0x0100));
   q4_products halves[2];
   for (int32_t c = 0; c < kQ4Group; c += 4, codes += 4 * kQ4ColumnBytes) {
-    const __m256i four = _mm256_set1_epi64x(load<long long>(bytes + c));
-    const __m256i x[2] = {_mm256_shuffle_epi8(four, upper), _mm256_shuffle_epi8(four, lower)};
+    const __m256i x[2] = {_mm256_shuffle_epi8(_mm256_set1_epi32(load<int32_t>(upper + c)), pairs),
+                          _mm256_shuffle_epi8(_mm256_set1_epi32(load<int32_t>(lower + c)), pairs)};
     halves[0].add(codes, x[0], x[1]);
     // One half after the other: GCC 12 would need more registers than there are.
     asm volatile("" : "+x"(halves[0].even[0]), "+x"(halves[0].odd[0]));
@@ -156,6 +182,19 @@ AIE_HOST_INLINE void group_sums(const uint8_t* codes, const uint16_t* bytes,
   }
   halves[0].rows(sums[0], sums[1]);
   halves[1].rows(sums[2], sums[3]);
+}
+
+// What bytes of x do not hold, column by column.
+AIE_HOST_INLINE void add_rests(const q4_line& line, int32_t g, const uint8_t* codes,
+                               float_lanes (&sums)[4]) {
+  for (uint32_t left = line.columns[g]; left != 0; left &= left - 1) {
+    const int32_t c = __builtin_ctz(left);
+    const uint8_t* const column = codes + c * kQ4ColumnBytes;
+    unroll<4>([&](auto i) {
+      sums[i.value] += codes_of<8 * (i.value % 2)>(column + i.value / 2 * kQ4HalfBytes) *
+                       line.rest[g * kQ4Group + c];
+    });
+  }
 }
 
 // y += block x. fetches: whether to prefetch the blocks that come next, once for all x of a block.
@@ -171,17 +210,10 @@ AIE_HOST_INLINE void group_sums(const uint8_t* codes, const uint16_t* bytes,
     const uint8_t* const codes = block + kQ4Codes + first * kQ4ColumnBytes;
     float_lanes sums[4] = {};
     if (line.units[g] != 0) {
-      group_sums(codes, line.bytes + first, sums);
+      group_sums(codes, line.upper + first, line.lower + first, sums);
       unroll<4>([&](auto i) { sums[i.value] *= line.units[g]; });
     }
-    for (uint32_t left = line.columns[g]; left != 0; left &= left - 1) {
-      const int32_t c = __builtin_ctz(left);
-      const uint8_t* const column = codes + c * kQ4ColumnBytes;
-      unroll<4>([&](auto i) {
-        sums[i.value] +=
-            codes_of<8 * (i.value % 2)>(column + i.value / 2 * kQ4HalfBytes) * line.rest[first + c];
-      });
-    }
+    add_rests(line, g, codes, sums);
     if (fetches) prefetch_ahead(block, g, kQ4Groups);
     unroll<4>([&](auto i) {
       const int32_t at = g * kQ4Rows + int32_t(8 * i.value);
@@ -190,6 +222,114 @@ AIE_HOST_INLINE void group_sums(const uint8_t* codes, const uint16_t* bytes,
     });
   }
   unroll<4>([&](auto i) { store(rows[i.value], y + 8 * i.value); });
+}
+
+// A block's codes as bytes: of 32 rows four columns each; and its factors.
+struct q4_opened {
+  static constexpr int32_t kFour = 4 * kQ4Rows;  // bytes
+  alignas(32) uint8_t codes[kQ4Columns * kQ4Rows];
+  alignas(32) float scales[kQ4Groups * kQ4Rows], minima[kQ4Groups * kQ4Rows];
+
+  explicit q4_opened(const uint8_t* block) {
+    const auto* const d = reinterpret_cast<const uint16_t*>(block);
+    const auto* const m = reinterpret_cast<const uint16_t*>(block + kQ4Plane);
+    for (int32_t i = 0; i < kQ4Groups * kQ4Rows; i += int32_t(kLanes)) {
+      store(widen_bf16(d + i), scales + i);
+      store(widen_bf16(m + i), minima + i);
+    }
+    const uint8_t* from = block + kQ4Codes;
+    uint8_t* to = codes;
+    for (int32_t g = 0; g < kQ4Groups; ++g) {
+      prefetch_ahead(block, g, kQ4Groups);
+      for (int32_t c = 0; c < kQ4Group; c += 4, from += 4 * kQ4ColumnBytes, to += kFour) {
+        open(from, to);
+        open(from + kQ4HalfBytes, to + kFour / 2);
+      }
+    }
+  }
+
+ private:
+  // Four columns of a half.
+  AIE_HOST_INLINE static void open(const uint8_t* from, uint8_t* to) {
+    const __m256i code = _mm256_set1_epi8(15);
+    // Bytes 0-3 of all columns in one 128-bit lane, 4-7 in the other; then those of a byte's
+    // number.
+    const __m256i halves =
+        _mm256_permutevar8x32_epi32(load<__m256i>(from), _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
+    const __m256i both =
+        _mm256_shuffle_epi8(halves, _mm256_broadcastsi128_si256(_mm_setr_epi8(
+                                        0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15)));
+    const __m256i even = _mm256_and_si256(both, code);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi16(both, 4), code);
+    const __m256i low = _mm256_unpacklo_epi32(even, odd);   // rows 0-3, 8-11
+    const __m256i high = _mm256_unpackhi_epi32(even, odd);  // rows 4-7, 12-15
+    store(_mm256_permute2x128_si256(low, high, 0x20), to);
+    store(_mm256_permute2x128_si256(low, high, 0x31), to + 32);
+  }
+};
+
+// Sums of eight rows times upper and lower bytes.
+struct q4_row_products {
+  __m256i upper = _mm256_setzero_si256(), lower = _mm256_setzero_si256();
+
+  AIE_HOST_INLINE void add(const uint8_t* rows, __m256i by_upper, __m256i by_lower) {
+    __m256i codes = load<__m256i>(rows);
+    asm volatile("" : "+x"(codes));  // once
+    upper = _mm256_add_epi16(upper, _mm256_maddubs_epi16(codes, by_upper));
+    lower = _mm256_add_epi16(lower, _mm256_maddubs_epi16(codes, by_lower));
+    asm volatile("" : "+x"(upper), "+x"(lower));  // GCC 12 would keep products, to add them later
+  }
+  AIE_HOST_INLINE float_lanes sums() const {
+    const __m256i high = _mm256_madd_epi16(upper, _mm256_set1_epi16(256));
+    const __m256i low = _mm256_madd_epi16(lower, _mm256_set1_epi16(1));
+    return (float_lanes)_mm256_cvtepi32_ps(_mm256_add_epi32(high, low));
+  }
+};
+
+// Sums of codes times bytes for the 32 rows of a group: those of group_sums().
+AIE_HOST_INLINE void opened_sums(const uint8_t* codes, const int8_t* upper, const int8_t* lower,
+                                 float_lanes (&sums)[4]) {
+  q4_row_products first, second, third, fourth;
+  for (int32_t c = 0; c < kQ4Group; c += 4, codes += q4_opened::kFour) {
+    const __m256i by_upper = _mm256_set1_epi32(load<int32_t>(upper + c));
+    const __m256i by_lower = _mm256_set1_epi32(load<int32_t>(lower + c));
+    first.add(codes, by_upper, by_lower);
+    second.add(codes + 32, by_upper, by_lower);
+    third.add(codes + 64, by_upper, by_lower);
+    fourth.add(codes + 96, by_upper, by_lower);
+  }
+  sums[0] = first.sums();
+  sums[1] = second.sums();
+  sums[2] = third.sums();
+  sums[3] = fourth.sums();
+}
+
+// y += block x, as q4nx_bytes(). y is in memory meanwhile: the sums of a group take all registers.
+[[gnu::noinline]] inline void multiply_opened(const q4_opened& opened, const uint8_t* block,
+                                              const bfloat16* x, float* y) {
+  const q4_line& line = split_line(x);
+  for (int32_t g = 0; g < kQ4Groups; ++g) {
+    const int32_t first = g * kQ4Group;
+    float_lanes sums[4] = {};
+    if (line.units[g] != 0) {
+      opened_sums(opened.codes + first * kQ4Rows, line.upper + first, line.lower + first, sums);
+      unroll<4>([&](auto i) { sums[i.value] *= line.units[g]; });
+    }
+    add_rests(line, g, block + kQ4Codes + first * kQ4ColumnBytes, sums);
+    unroll<4>([&](auto i) {
+      const int32_t row = int32_t(8 * i.value), at = g * kQ4Rows + row;
+      float_lanes sum = load<float_lanes>(y + row);
+      sum += load<float_lanes>(opened.scales + at) * sums[i.value];
+      sum += load<float_lanes>(opened.minima + at) * line.totals[g];
+      store(sum, y + row);
+    });
+  }
+}
+
+inline void q4nx_bytes_joint(const uint8_t* block, const separate_vectors& vectors, int32_t count) {
+  if (count == 1) return q4nx_bytes(block, vectors.x[0], vectors.y[0], true);
+  const q4_opened opened(block);
+  for (int32_t v = 0; v < count; ++v) multiply_opened(opened, block, vectors.x[v], vectors.y[v]);
 }
 
 }  // namespace host

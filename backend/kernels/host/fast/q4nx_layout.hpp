@@ -58,7 +58,49 @@ AIE_HOST_INLINE float sum_of(float_lanes v) {
   return total;
 }
 
+// Where the lines of x and the sums of so many vectors lie: each one behind the other,
+template <int32_t kColumns>
+struct adjacent_vectors {
+  const uint16_t* x;
+  float* y;
+  AIE_HOST_INLINE const uint16_t* line(int32_t v) const { return x + v * kColumns; }
+  AIE_HOST_INLINE float* sums(int32_t v) const { return y + v * kQ4Rows; }
+};
+// or anywhere.
+struct separate_vectors {
+  const bfloat16* const* x;
+  float* const* y;
+  AIE_HOST_INLINE const uint16_t* line(int32_t v) const {
+    return reinterpret_cast<const uint16_t*>(x[v]);
+  }
+  AIE_HOST_INLINE float* sums(int32_t v) const { return y[v]; }
+  separate_vectors from(int32_t v) const { return {x + v, y + v}; }
+};
+
 inline constexpr int32_t kQ4BlockBytes = kQ4Codes + 2 * kQ4HalfBytes, kQ4Line = 64;
+
+// How many separate vectors are multiplied by a block at once: as many sums as registers take.
+inline constexpr int32_t kJointVectors = kSimdBytes == 64 ? 4 : 2;
+
+// body.operator()<n>(vectors) for all of them, kMost or one at a time.
+template <int32_t kMost, typename Body>
+AIE_HOST_INLINE void for_vectors(const separate_vectors& vectors, int32_t count, const Body& body) {
+  int32_t v = 0;
+  for (; v + kMost <= count; v += kMost) body.template operator()<kMost>(vectors.from(v));
+  for (; v < count; ++v) body.template operator()<1>(vectors.from(v));
+}
+
+// Lines of x as fp32.
+template <int32_t kVectors, int32_t kColumns, typename Vectors>
+AIE_HOST_INLINE void widen_lines(const Vectors& vectors, float* wide) {
+  static_assert(kColumns % int32_t(kLanes) == 0);
+  for (int32_t v = 0; v < kVectors; ++v) {
+    const uint16_t* const line = vectors.line(v);
+    for (int32_t i = 0; i < kColumns; i += int32_t(kLanes)) {
+      store(widen_bf16(line + i), wide + v * kColumns + i);
+    }
+  }
+}
 
 // The blocks that usually come next lie behind this one, in memory: part `part` of `parts` of the
 // one after the next is fetched into L2, far enough ahead for memory to answer.

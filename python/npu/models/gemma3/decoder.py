@@ -14,6 +14,7 @@ from npu.formats.blocks import BlockTensor
 from npu.models.gemma3 import names
 from npu.models.gemma3.array_model import arguments, rotations
 from npu.models.gemma3.config import Config
+from npu.models.interface import MOST_SEQUENCES
 from npu.models.kv_cache import PAGE, Cache
 from npu.models.sources.interface import Source
 from npu.ops.registry import operation
@@ -54,39 +55,37 @@ class Decoder:
             **arguments(config, source, blocks, embedding_scale),
         )  # fmt: skip
         self._device.attach(self, self._native)
-        self._rotated: tuple[int, tuple[np.ndarray, np.ndarray]] | None = None
+        self._rotated: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # by page: the latest ones
 
-    def logits(self, token: int, cache: Cache) -> np.ndarray:
-        """The float32 logits (vocabulary,) of a token at the position of the cache's pass."""
-        out = np.empty(self._config.vocabulary, np.float32)
-        with cache.pinned():
-            self._native.logits(**self._inputs(token, cache), result=out.view(np.uint8))
+    def logits(self, tokens: Sequence[int], caches: Sequence[Cache]) -> np.ndarray:
+        """The float32 logits (tokens, vocabulary) of tokens of different sequences, each at the
+        position of its cache's pass. The caches are of one model."""
+        out = np.empty((len(tokens), self._config.vocabulary), np.float32)
+        with caches[0].pinned():
+            inputs = [self._input(*of) for of in zip(tokens, caches, strict=True)]
+            self._native.logits(inputs, caches[0].pool, out.reshape(-1).view(np.uint8))
         return out
 
     def top(self, token: int, cache: Cache, k: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
         """The k largest of the first ``rows`` logits and their ids, largest first."""
         with cache.pinned():
-            found = self._native.top(**self._inputs(token, cache), k=k, rows=rows)
+            found = self._native.top(self._input(token, cache), cache.pool, k, rows)
         values, ids = zip(*found, strict=True)
         return np.array(values, np.float32), np.array(ids, np.int64)
 
-    def _inputs(self, token: int, cache: Cache) -> dict[str, Any]:
-        c = self._config
+    def _input(self, token: int, cache: Cache) -> tuple[Any, ...]:
+        """Position, embedding, rotations of global and of sliding layers, pages of each layer."""
         at = cache.length
-        rotations = self._rotations(at // PAGE)
+        whole, sliding = self._rotations(at // PAGE)
         row = self._source.float32(names.EMBEDDING, np.array([token]))[0]
-        return {
-            "position": at,
-            "embedding": np.ascontiguousarray(row),
-            "global_rotation": rotations[0][at % PAGE],
-            "sliding_rotation": rotations[1][at % PAGE],
-            "pool": cache.pool,
-            "pages": [cache.page_table(layer) for layer in range(c.layers)],
-        }
+        pages = [cache.page_table(layer) for layer in range(self._config.layers)]
+        return at, np.ascontiguousarray(row), whole[at % PAGE], sliding[at % PAGE], pages
 
     def _rotations(self, page: int) -> tuple[np.ndarray, np.ndarray]:
         """Cosines, then sines, of a page's positions: for global and for sliding layers."""
-        latest = self._rotated  # other threads may replace it
-        if latest is None or latest[0] != page:
-            self._rotated = latest = page, rotations(self._config, page * PAGE, PAGE)
-        return latest[1]
+        known = self._rotated  # other threads may replace it
+        if page not in known:
+            latest = dict(list(known.items())[1 - MOST_SEQUENCES :])
+            known = {**latest, page: rotations(self._config, page * PAGE, PAGE)}
+            self._rotated = known
+        return known[page]

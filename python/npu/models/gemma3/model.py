@@ -174,7 +174,7 @@ class Model:
         decoder = self._decoder() if len(tokens) == 1 else None
         if decoder is not None:
             token = int(self._checked(tokens)[0])
-            return self._capped(decoder.logits(token, cache)[None])
+            return self._capped(decoder.logits([token], [cache]))
         x = self._hidden(tokens, cache)
         return self._logits(x if all_logits else x[-1:])
 
@@ -221,10 +221,21 @@ class Model:
             prefill = self._prefill()
             least = 2 if self._steps_alone else 1  # new tokens of a sequence in a batch
             joined = [i for i, own in enumerate(ids) if prefill is not None and len(own) >= least]
+            alone = [i for i in range(len(ids)) if i not in joined]
+            decoder = self._decoder()
+            steps = [i for i in alone if decoder is not None and len(ids[i]) == 1]
+            logits = np.empty((0, 0), np.float32)
+            if decoder is not None and steps:
+                last = [int(ids[i][0]) for i in steps]
+                logits = self._capped(decoder.logits(last, [caches[i] for i in steps]))
+            if len(steps) == len(ids):
+                return logits
             out = np.empty((len(ids), self.config.vocabulary), np.float32)
-            for index, (own, cache) in enumerate(zip(ids, caches, strict=True)):
-                if index not in joined:
-                    out[index] = self._passed(own, cache)[0]
+            for i, row in zip(steps, logits, strict=True):
+                out[i] = row
+            for i in alone:
+                if i not in steps:
+                    out[i] = self._passed(ids[i], caches[i])[0]
             if prefill is not None and joined:
                 rows = self.source.float32(
                     names.EMBEDDING, np.concatenate([ids[i] for i in joined])
@@ -303,7 +314,7 @@ class Model:
         safe = self.config.logit_softcap is None and self._head.finite_for(self._normed_sum)
         # Nor does the array run fewer rows than two row-blocks have.
         if not safe or not 1 <= k <= min(MAX_TOP, size) or size <= _npu.facts.BLOCK_ROWS:
-            return _largest_of(self._capped(decoder.logits(token, cache)[:size]), k)
+            return _largest_of(self._capped(decoder.logits([token], [cache])[0, :size]), k)
         values, ids = decoder.top(token, cache, k, size)
         check_finite(values)
         return values, ids

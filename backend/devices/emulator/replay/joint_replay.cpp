@@ -1,0 +1,132 @@
+// Recorded runs beside each other (joint_replay.h).
+#include "devices/emulator/replay/joint_replay.h"
+
+#include <algorithm>
+#include <array>
+#include <ranges>
+#include <utility>
+
+namespace npu::emulator {
+
+namespace {
+
+// One of the runs in its lane of a phase.
+struct Cursor {
+  const Replay* run;
+  const PackedLane* lane;
+  size_t next;  // of its actions
+  const CallAction& call() const { return lane->calls[lane->actions[next].index]; }
+};
+
+// Operands of as many calls as there are runs.
+struct Operands {
+  alignas(KernelArgument)
+      std::array<std::byte, kernels::kMaxOperands * sizeof(KernelArgument)> raw[JointReplay::kMost];
+  KernelArgument* of(size_t number) {
+    return reinterpret_cast<KernelArgument*>(raw[number].data());
+  }
+};
+
+// Makes the first of these calls, with all that read the same: those leave the list.
+void call_together(std::vector<Cursor*>& waiting) {
+  const Cursor& first = *waiting.front();
+  const CallAction& model = first.call();
+  const auto* const kernel = model.function->target<HostKernel>();
+  if (kernel == nullptr || waiting.size() == 1) {
+    first.run->call(*first.lane, model);
+    waiting.erase(waiting.begin());
+    return;
+  }
+  Operands operands;
+  std::array<KernelArgument*, JointReplay::kMost> calls;
+  std::array<CoreState*, JointReplay::kMost> cores;
+  size_t count = 0;
+  const size_t shared = model.shared - size_t{1};
+  std::erase_if(waiting, [&](const Cursor* cursor) {
+    const CallAction& call = cursor->call();
+    const auto* const other = call.function->target<HostKernel>();
+    if (other == nullptr || *other != *kernel || call.shared != model.shared ||
+        call.count != model.count || call.times != model.times || call.moving != model.moving ||
+        call.stride != model.stride) {
+      return false;
+    }
+    KernelArgument* const to = operands.of(count);
+    cursor->run->put_operands(*cursor->lane, call, to);
+    if (to[shared].data != operands.of(0)[shared].data) return false;
+    calls[count] = to;
+    cores[count++] = &cursor->run->modes(call);
+    return true;
+  });
+  kernel->repeat_joint(std::span(calls).first(count), std::span(cores).first(count), model.count,
+                       model.times, model.moving, model.stride);
+}
+
+// One lane of all runs that have it.
+void run_lane(std::span<Replay* const> runs, size_t number) {
+  std::vector<Cursor> cursors;
+  for (const Replay* run : runs) {
+    if (number < run->lanes().size()) cursors.push_back({run, &run->lanes()[number], 0});
+  }
+  std::vector<Cursor*> waiting;
+  for (;;) {
+    for (Cursor& cursor : cursors) {
+      cursor.next = cursor.run->run_to_shared(*cursor.lane, cursor.next);
+    }
+    std::erase_if(cursors, [](const Cursor& c) { return c.next == c.lane->actions.size(); });
+    if (cursors.empty()) return;
+    for (Cursor& cursor : cursors) waiting.push_back(&cursor);
+    while (!waiting.empty()) call_together(waiting);
+    for (Cursor& cursor : cursors) ++cursor.next;
+  }
+}
+
+}  // namespace
+
+std::vector<Replay*> JointReplay::next(bool shares) {
+  std::vector<Replay*> all;
+  for (Replay& run : runs_) {
+    if (!run.ended() && run.shares() == shares) all.push_back(&run);
+  }
+  return all;
+}
+
+// With a thread for each of them they run until they have something to share, else a phase.
+void JointReplay::run_apart(std::span<Replay* const> runs) {
+  if (runs.size() >= static_cast<size_t>(ThreadPool::shared().threads())) {
+    return for_all(runs.size(), [&](size_t i) {
+      for (Replay& run = *runs[i]; !run.ended() && !run.shares(); run.step()) {
+        for (const PackedLane& lane : run.lanes()) run.run(lane);
+      }
+    });
+  }
+  std::vector<std::pair<const Replay*, const PackedLane*>> lanes;
+  for (const Replay* run : runs) {
+    for (const PackedLane& lane : run->lanes()) lanes.emplace_back(run, &lane);
+  }
+  for_all(lanes.size(), [&](size_t i) { lanes[i].first->run(*lanes[i].second); });
+  for (Replay* run : runs) run->step();
+}
+
+void JointReplay::run_together(std::span<Replay* const> runs) {
+  const auto lanes = [](const Replay* run) { return run->lanes().size(); };
+  const size_t most = std::ranges::max(runs | std::views::transform(lanes));
+  for_all(most, [&](size_t i) { run_lane(runs, i); });
+  for (Replay* run : runs) run->step();
+}
+
+bool JointReplay::resume(const std::function<bool()>& pause) {
+  begun_ = true;
+  if (runs_.size() == 1) return runs_[0].resume(pause);
+  for (;;) {
+    if (pause()) return false;
+    if (const std::vector<Replay*> runs = next(false); !runs.empty()) {
+      run_apart(runs);
+      continue;
+    }
+    const std::vector<Replay*> runs = next(true);
+    if (runs.empty()) return true;
+    run_together(runs);
+  }
+}
+
+}  // namespace npu::emulator

@@ -1,0 +1,38 @@
+// Recorded runs of one array beside each other, to which they would follow each other. What lies
+// between their products each does by itself; calls that read the same weights are made for all of
+// them while the weights are in the CPU's cache. Each run but the first has memory of its own
+// (OwnMemory); none may read or write what another one writes in arguments.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "devices/emulator/replay/replay.h"
+
+namespace npu::emulator {
+
+class JointReplay {
+ public:
+  static constexpr size_t kMost = 8;
+
+  explicit JointReplay(Replay first) { runs_.push_back(std::move(first)); }
+  // Before the runs have begun, of which there are fewer than kMost.
+  void add(Replay run) { runs_.push_back(std::move(run)); }
+  std::span<const Replay> runs() const { return runs_; }
+  bool begun() const { return begun_; }
+  // Goes on until all have ended or `pause` returns true, which is asked now and then.
+  bool resume(const std::function<bool()>& pause);
+
+ private:
+  // The runs whose next phase has such calls, or those whose next phase has none.
+  std::vector<Replay*> next(bool shares);
+  void run_apart(std::span<Replay* const> runs);
+  void run_together(std::span<Replay* const> runs);
+
+  std::vector<Replay> runs_;
+  bool begun_ = false;
+};
+
+}  // namespace npu::emulator

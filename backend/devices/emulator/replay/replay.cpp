@@ -1,0 +1,163 @@
+// Repeating recorded runs (replay.h).
+#include "devices/emulator/replay/replay.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <exception>
+#include <iterator>
+
+#include "devices/emulator/array.h"
+
+namespace npu::emulator {
+
+void for_all(size_t count, const std::function<void(size_t)>& body) {
+  std::vector<std::exception_ptr> errors(count);
+  ThreadPool::shared().parallel_for(count, [&](size_t i) {
+    try {
+      body(i);
+    } catch (...) {
+      errors[i] = std::current_exception();
+    }
+  });
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+OwnMemory::OwnMemory(TileMemories& memories, size_t number)
+    : recorded_(memories.all()), copy_(memories, number), copied_(copy_.all().data()) {}
+
+void OwnMemory::serve(const Recording& recording) {
+  recording_ = &recording;
+  if (recording.block_places.empty()) return;
+  const Recording::BlockPlace& last = recording.block_places.back();
+  if (blocks_.size() < last.offset + last.bytes) blocks_.resize(last.offset + last.bytes);
+  placed_ = blocks_.data();
+}
+
+std::byte* OwnMemory::of_block(std::byte* address) const {
+  const std::vector<Recording::BlockPlace>& places = recording_->block_places;
+  const auto behind = std::ranges::upper_bound(places, address, {}, &Recording::BlockPlace::begin);
+  if (behind == places.begin()) return address;
+  const Recording::BlockPlace& place = *std::prev(behind);
+  const auto offset = static_cast<size_t>(address - place.begin);
+  return offset < place.bytes ? placed_ + place.offset + offset : address;
+}
+
+Replay::Replay(std::shared_ptr<const Recording> recording, std::span<const Argument> arguments,
+               std::span<const int64_t> moved, const OwnMemory* own)
+    : recording_(std::move(recording)), bases_{nullptr}, moved_{0}, own_(own) {
+  for (const Argument& argument : arguments) bases_.push_back(argument.data);
+  moved_.insert(moved_.end(), moved.begin(), moved.end());
+}
+
+// Packed forms belong to blocks where they were recorded.
+void Replay::put_operands(const PackedLane& lane, const CallAction& call,
+                          KernelArgument* to) const {
+  std::uninitialized_copy_n(call.operands, call.count, to);
+  for (uint8_t i = 0; own_ && i < call.count; ++i) {
+    to[i].packed = nullptr;
+    if (to[i].data != nullptr && (call.based >> i & 1) == 0) to[i].data = own_->of(to[i].data);
+  }
+  for (uint32_t left = call.based; left != 0; left &= left - 1) {
+    const auto i = static_cast<size_t>(std::countr_zero(left));
+    to[i].data = at(call.places[i]);
+  }
+  for (const Move& move : lane.moves_of(call)) {
+    to[move.operand].data = at(move.place);
+    to[move.operand].packed = own_ ? nullptr : move.packed;
+  }
+}
+
+CoreState& Replay::modes(const CallAction& call) const {
+  if (own_ == nullptr) return *call.state;
+  return *reinterpret_cast<CoreState*>(own_->of(reinterpret_cast<std::byte*>(call.state)));
+}
+
+void Replay::call(const PackedLane& lane, const CallAction& call) const {
+  const auto* const kernel = call.function->target<HostKernel>();
+  CoreState& core = modes(call);
+  if (own_ == nullptr && call.based == 0 && call.times == 1 && call.moves == 0) {
+    const std::span operands(call.operands, call.count);
+    return kernel ? (*kernel)(operands, core) : (*call.function)(operands, core);
+  }
+  alignas(KernelArgument) std::array<std::byte, kernels::kMaxOperands * sizeof(KernelArgument)> raw;
+  auto* const arguments = reinterpret_cast<KernelArgument*>(raw.data());
+  put_operands(lane, call, arguments);
+  const std::span operands(arguments, call.count);
+  if (kernel != nullptr) {
+    return kernel->repeat(operands, core, call.times, call.moving, call.stride);
+  }
+  for (uint32_t i = 0; i < call.times; ++i) {
+    (*call.function)(operands, core);
+    arguments[call.moving].data += call.stride;
+  }
+}
+
+void Replay::run(const PackedLane& lane, const Action& action) const {
+  thread_local AlignedBytes staged;  // grows only
+  const auto walk = [&](size_t number, const Place& from) {
+    Walk copy = lane.walks[action.index + number];
+    copy.move_to(at(from, static_cast<int64_t>(copy.next()) * kWordBytes));
+    return copy;
+  };
+  switch (action.kind) {
+    case Action::Kind::kCopy:
+      std::memmove(at(action.to), at(action.from), action.bytes);
+      break;
+    case Action::Kind::kGather:
+      walk(0, action.from).gather(at(action.to), action.bytes / 4);
+      break;
+    case Action::Kind::kScatter:
+      walk(0, action.to).scatter(at(action.from), action.bytes / 4);
+      break;
+    case Action::Kind::kReorder:
+      if (staged.size() < action.bytes) staged.resize(action.bytes);
+      walk(0, action.from).gather(staged.data(), action.bytes / 4);
+      walk(1, action.to).scatter(staged.data(), action.bytes / 4);
+      break;
+    case Action::Kind::kWord: {
+      const auto value = static_cast<uint32_t>(action.bytes);
+      std::memcpy(at(action.to), &value, sizeof value);
+      break;
+    }
+    case Action::Kind::kUnpack:
+      if (own_ == nullptr) lane.blocks[action.index]->packed.clear();
+      break;
+    case Action::Kind::kCall:
+      call(lane, lane.calls[action.index]);
+      break;
+    case Action::Kind::kSteer:
+      break;
+  }
+}
+
+void Replay::run(const PackedLane& lane) const {
+  for (const Action& action : lane.actions) run(lane, action);
+}
+
+size_t Replay::run_to_shared(const PackedLane& lane, size_t first) const {
+  for (; first < lane.actions.size(); ++first) {
+    const Action& action = lane.actions[first];
+    if (action.kind == Action::Kind::kCall && lane.calls[action.index].shared != 0) break;
+    run(lane, action);
+  }
+  return first;
+}
+
+bool Replay::resume(const std::function<bool()>& pause) {
+  for (; !ended(); step()) {
+    if (pause()) return false;
+    const std::span<const PackedLane> phase = lanes();
+    if (phase.size() == 1) {
+      run(phase[0]);
+    } else {
+      for_all(phase.size(), [&](size_t i) { run(phase[i]); });
+    }
+  }
+  return true;
+}
+
+}  // namespace npu::emulator

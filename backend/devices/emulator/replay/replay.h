@@ -1,0 +1,91 @@
+// Repeating a recorded run (recording.h) on other arguments.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "aligned.h"
+#include "devices/emulator/replay/recording.h"
+#include "devices/emulator/tile_memories.h"
+#include "host/thread_pool.h"
+#include "kernels/kernel.h"
+
+namespace npu::emulator {
+
+struct Argument;
+
+// Memory for a run that goes on beside another one of its array: what a record names by its address
+// lies there instead.
+class OwnMemory {
+ public:
+  // The `number`-th of an array with these memories.
+  OwnMemory(TileMemories& memories, size_t number);
+  // For a run that repeats this record.
+  void serve(const Recording& recording);
+  size_t bytes() const { return recorded_.size() + blocks_.size(); }
+  std::byte* of(std::byte* address) const {
+    const auto offset = static_cast<size_t>(address - recorded_.data());
+    return offset < recorded_.size() ? copied_ + offset : of_block(address);
+  }
+
+ private:
+  std::byte* of_block(std::byte* address) const;
+
+  const std::span<std::byte> recorded_;
+  TileMemories copy_;
+  AlignedBytes blocks_;  // grows only
+  std::byte* const copied_;
+  std::byte* placed_ = nullptr;  // in blocks_
+  const Recording* recording_ = nullptr;
+};
+
+class Replay {
+ public:
+  // moved: what is added to the places of each address patch, from the first on. own: null where
+  // the run works on what was recorded.
+  Replay(std::shared_ptr<const Recording> recording, std::span<const Argument> arguments,
+         std::span<const int64_t> moved, const OwnMemory* own = nullptr);
+  const Recording& recording() const { return *recording_; }
+  std::span<const int64_t> moved() const { return moved_; }
+
+  // Goes on until the run has ended or `pause` returns true, which is asked between phases.
+  bool resume(const std::function<bool()>& pause);
+
+  // The same in steps: the lanes of the phase that comes next, in any order and on any thread; then
+  // step().
+  bool ended() const { return next_ == recording_->phases.size(); }
+  std::span<const PackedLane> lanes() const { return recording_->phases[next_]; }
+  // Whether it has calls that read what other runs of the array read, too (CallAction::shared).
+  bool shares() const { return recording_->phases.shares(next_); }
+  void step() { ++next_; }
+  void run(const PackedLane& lane) const;
+  // From an action on to the next call of that kind, whose number is returned, or to the end.
+  size_t run_to_shared(const PackedLane& lane, size_t first) const;
+  // Puts the call's operands there, kMaxOperands at most.
+  void put_operands(const PackedLane& lane, const CallAction& call, KernelArgument* to) const;
+  CoreState& modes(const CallAction& call) const;
+  void call(const PackedLane& lane, const CallAction& call) const;
+
+ private:
+  void run(const PackedLane& lane, const Action& action) const;
+  // ahead: so many bytes further is memory that surely belongs to the place.
+  std::byte* at(const Place& place, int64_t ahead = 0) const {
+    std::byte* const address = bases_[place.base] + place.offset + moved_[place.patch];
+    if (own_ == nullptr || place.base != Place::kAbsolute) return address;
+    return own_->of(address + ahead) - ahead;
+  }
+
+  std::shared_ptr<const Recording> recording_;
+  std::vector<std::byte*> bases_;  // null, and the arguments
+  std::vector<int64_t> moved_;     // by Place::patch
+  const OwnMemory* own_;
+  size_t next_ = 0;
+};
+
+// body(i) for i in [0, count) on the threads of the pool. Throws what the first of them has thrown.
+void for_all(size_t count, const std::function<void(size_t)>& body);
+
+}  // namespace npu::emulator

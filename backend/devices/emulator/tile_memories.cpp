@@ -1,0 +1,74 @@
+// Data memories of the tiles of an array (tile_memories.h).
+#include "devices/emulator/tile_memories.h"
+
+#include <algorithm>
+#include <new>
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace npu::emulator {
+
+namespace {
+
+// Buffers of cores have the same addresses in each: in memories that follow each other at a power
+// of two all of them would share a few sets of the CPU's caches.
+constexpr size_t kLine = 64, kBetween = 4096 + kLine;
+// Of copies, one from the next.
+constexpr size_t kShift = 2 * 4096 + 3 * kLine;
+static_assert(sizeof(CoreState) <= kLine);
+
+}  // namespace
+
+TileMemories::TileMemories(const arch::Geometry& device) {
+  for (int col = 0; col < device.columns; ++col) {
+    for (int row = 0; row < arch::kRows; ++row) {
+      const size_t bytes = arch::tile_geometry(arch::tile_kind(row)).memory_bytes;
+      sizes_.push_back(bytes);
+      offsets_.push_back(size_);
+      size_ += bytes + kBetween;
+    }
+  }
+  make();
+}
+
+TileMemories::TileMemories(const TileMemories& other, size_t number)
+    : sizes_(other.sizes_),
+      offsets_(other.offsets_),
+      begin_((number + 1) * kShift),
+      size_(other.size_) {
+  make();
+  auto& from = const_cast<TileMemories&>(other);  // which is only read
+  for (size_t tile = 0; tile < sizes_.size(); ++tile) {
+    std::ranges::copy(from.of(tile), at(tile));
+    modes(tile) = from.modes(tile);
+  }
+}
+
+TileMemories::~TileMemories() { guard(false); }
+
+void TileMemories::make() {
+  bytes_.resize(begin_ + size_);
+  for (size_t tile = 0; tile < sizes_.size(); ++tile) new (&modes(tile)) CoreState;
+  guard(true);
+}
+
+CoreState& TileMemories::modes(size_t tile) {
+  return *reinterpret_cast<CoreState*>(at(tile) + sizes_[tile]);
+}
+
+void TileMemories::guard([[maybe_unused]] bool on) {
+#ifdef __SANITIZE_ADDRESS__
+  for (size_t tile = 0; tile < sizes_.size(); ++tile) {
+    std::byte* const gap = at(tile) + sizes_[tile] + kLine;
+    if (on) {
+      __asan_poison_memory_region(gap, kBetween - kLine);
+    } else {
+      __asan_unpoison_memory_region(gap, kBetween - kLine);
+    }
+  }
+#endif
+}
+
+}  // namespace npu::emulator
