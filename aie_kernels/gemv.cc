@@ -176,7 +176,7 @@ NPU_OUTLINED inline void begin(const int32_t* record, int32_t words, int32_t* to
 // of gemv_one.
 template <Format kFormat, bool kKept>
 void next_blocks(const KernelArgument* const* calls, int count, uint32_t times, int64_t stride) {
-  constexpr int kMost = 8;
+  constexpr int kMost = npu::kernels::kMostJointCalls;
   const bfloat16 *lines[kMost], *x[kMost];
   float* sums[kMost];
   for (int i = 0; i < count; ++i) {

@@ -41,9 +41,10 @@ enum class Element : uint8_t { kInt8, kUint8, kInt16, kInt32, kFloat32, kBfloat1
   return count / 8 * 9;
 }
 
-// Calls of `count` cores whose first operand is the same, `times` each of which every one has it
-// `stride` bytes further: results as of single calls. False, and nothing happens, where they cannot
-// be made together.
+// One call for each of `count` cores, up to kMostJointCalls, with the same first operand; then
+// `times` - 1 more, for each of which that operand lies `stride` bytes further. Results are those
+// of single calls. False, and nothing happens, where they cannot be made together.
+inline constexpr int kMostJointCalls = 8;
 using JointCalls = bool (*)(const KernelArgument* const* calls, int count, uint32_t times,
                             int64_t stride);
 

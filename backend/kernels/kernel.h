@@ -45,8 +45,8 @@ struct HostKernel {
   // So many calls, with operand `moving` `stride` bytes further each time.
   void repeat(std::span<KernelArgument> arguments, CoreState& core, uint32_t times, uint32_t moving,
               int64_t stride) const;
-  // The same of several cores, which read the same bytes through that operand or another one: each
-  // round is made for all of them before the next. calls: `count` operands each.
+  // The same for several cores, up to kMostJointCalls: each round is made for all of them before
+  // the next. calls: `count` operands each.
   void repeat_joint(std::span<KernelArgument* const> calls, std::span<CoreState* const> cores,
                     size_t count, uint32_t times, uint32_t moving, int64_t stride) const;
 };

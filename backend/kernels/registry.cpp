@@ -2,6 +2,7 @@
 #include "kernels/registry.h"
 
 #include <algorithm>
+#include <cassert>
 
 #include "error.h"
 #include "kernels/call.h"
@@ -112,9 +113,13 @@ void HostKernel::repeat(std::span<KernelArgument> arguments, CoreState& core, ui
 void HostKernel::repeat_joint(std::span<KernelArgument* const> calls,
                               std::span<CoreState* const> cores, size_t count, uint32_t times,
                               uint32_t moving, int64_t stride) const {
+  assert(calls.size() <= kernels::kMostJointCalls);
   const auto same = [&](const CoreState* core) { return *core == *cores.front(); };
-  if (run_joint != nullptr && moving == 0 && count == static_cast<size_t>(declaration->count) &&
-      std::ranges::all_of(cores, same)) {
+  const auto reads_same = [&](const KernelArgument* call) {
+    return call[0].data == calls.front()[0].data;
+  };
+  if (run_joint != nullptr && moving == 0 && std::ranges::all_of(calls, reads_same) &&
+      count == static_cast<size_t>(declaration->count) && std::ranges::all_of(cores, same)) {
     const aie_host::CoreScope scope(*cores.front());
     if (run_joint(calls.data(), static_cast<int>(calls.size()), times, stride)) return;
   }

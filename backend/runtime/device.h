@@ -127,7 +127,8 @@ struct DeviceInfo {
 struct DeviceCounters {
   uint64_t configuration_loads = 0;
   uint64_t submissions = 0;
-  // Of emulated devices: submissions that repeated a recorded run, and what recordings hold.
+  // Of emulated devices: submissions that repeated a recorded run, and the bytes that recordings
+  // and runs beside each other take.
   uint64_t replays = 0, replay_bytes = 0;
 };
 
@@ -161,7 +162,8 @@ class Device {
   // Does, once, what depends on a stream alone: parses it and checks that it touches only what
   // streams of the loaded configuration may. Throws Error(kFormat, kForbidden, kArgument).
   std::shared_ptr<const PreparedStream> prepare(std::vector<uint32_t> words);
-  // Changes a prepared stream that no run uses. False: the device cannot, prepare another one.
+  // Changes a prepared stream that no run uses, or runs that take others beside them (takes_more).
+  // False: the device cannot, prepare another one.
   // Throws Error(kForbidden) for other words, Error(kArgument) for a stream of another device. A
   // patch that throws changes nothing.
   bool patch(const std::shared_ptr<const PreparedStream>& stream,
@@ -170,17 +172,18 @@ class Device {
   // buffers and the device must outlive the run. Throws Error(kArgument, kOutOfRange).
   std::unique_ptr<Run> submit(std::shared_ptr<const PreparedStream> stream,
                               std::span<const BufferRef> refs);
-  // The same beside runs that have not ended, and end together with it: none of them reads or
-  // writes what another one writes. Null, and nothing happens, where the device cannot; wait for
-  // those runs then.
+  // The same beside runs that have not ended. The caller sees to it that none of them reads or
+  // writes what another one writes, and that their streams rely on nothing that runs have left in
+  // tiles. They end together: cancelling or destroying one cancels all, and an error is thrown by
+  // wait() of each. Null, and nothing happens, where the device cannot; wait for those runs then.
   std::unique_ptr<Run> submit_beside(std::shared_ptr<const PreparedStream> stream,
                                      std::span<const BufferRef> refs);
-  // Whether that may be possible now. Streams of the runs may then be patched.
+  // Whether that may be possible now. The streams of the runs may then be patched.
   virtual bool takes_more() const { return false; }
   DeviceCounters counters() const { return counters_; }
 
  protected:
-  // A run has ended: whether it repeated a recorded one, and what recordings hold now.
+  // A run has ended: whether it repeated a recorded one, and the bytes of DeviceCounters.
   void count_replay(bool replayed, size_t bytes) {
     counters_.replays += replayed;
     counters_.replay_bytes = bytes;

@@ -20,7 +20,8 @@ class Stats:
     streams. ``pack_ns``, ``transpose_ns`` and ``result_copy_ns``: host nanoseconds of copies of
     products, of operands in the order in which they lie in memory, of operands read across it, and
     of results. ``replays`` submissions in which an emulated NPU repeated a recorded run, and
-    ``replay_bytes`` what its recordings hold now, up to 512 MiB (docs/architecture.md).
+    ``replay_bytes`` what its recordings hold now, up to 512 MiB, and copies of the array's
+    memory for several sequences at once, 6 MB each (docs/architecture.md).
     The difference of two snapshots counts what happened in between.
     """
 

@@ -274,6 +274,10 @@ void Array::check_begin(const char* name, std::span<const Argument> buffers) con
   if (!configured_) {
     fail(ErrorKind::kArgument, "[%s] the array has no configuration; call configure first", name);
   }
+  check_arguments(name, buffers);
+}
+
+void Array::check_arguments(const char* name, std::span<const Argument> buffers) const {
   if (buffers.size() > kMaxArguments) {
     fail(ErrorKind::kArgument, "[%s] %zu arguments were given; at most %zu are possible", name,
          buffers.size(), kMaxArguments);

@@ -83,7 +83,9 @@ class Array {
   // run would have to execute, or has to wait; else its report.
   std::optional<RunReport> join(std::span<const Argument> buffers, Recordings& recordings);
   bool joinable() const;
-  size_t joined_bytes() const;  // of the memories that runs beside others have had
+  // The memories that runs beside others work on: kept for the next ones until drop_copies().
+  size_t copy_bytes() const;
+  void drop_copies() { beside_.clear(); }
   // Ends a run where it is; the array must be configured again.
   void abort();
   const RunReport& report() const { return report_; }
@@ -248,6 +250,7 @@ class Array {
   void keep_loaded();
   bool settles_untouched();
   void check_begin(const char* name, std::span<const Argument> buffers) const;
+  void check_arguments(const char* name, std::span<const Argument> buffers) const;
   void start(const stream::Stream& stream, std::span<const Argument> buffers,
              Recordings* recordings);
   bool begin_replay(Recordings& recordings);

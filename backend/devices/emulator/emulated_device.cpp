@@ -133,7 +133,7 @@ class EmulatedDevice final : public Device, public DeviceTiming {
   void run_intruder(const Intruders::Stream& stream);
   void run_failed() { forget_configuration(); }
   void count_run(bool replay) {
-    count_replay(replay, replay_memory_->bytes() + array().joined_bytes());
+    count_replay(replay, replay_memory_->bytes() + array().copy_bytes());
   }
   // Only streams that end well are run again as intruders.
   void run_succeeded(const std::shared_ptr<const PreparedStream>& stream,
@@ -260,7 +260,7 @@ void EmulatedDevice::end_runs(Run::State state, const std::exception_ptr& error)
   for (EmulatedRun* run : std::exchange(running_, {})) run->end(state, error);
 }
 
-// Replays have taken from it what they need.
+// Replays have taken from it what they need: it may be patched.
 bool EmulatedDevice::runs(const PreparedStream& stream) const {
   return std::ranges::any_of(running_, [&](const EmulatedRun* run) {
     return &run->stream() == &stream && !run->replays();

@@ -14,6 +14,7 @@ void LoadedArrays::add() {
 }
 
 bool LoadedArrays::reload(uint64_t configuration) {
+  current().drop_copies();
   const auto found = std::ranges::find_if(all_, [&](const Entry& entry) {
     return entry.configuration == configuration && entry.epoch == entry.array->epoch();
   });

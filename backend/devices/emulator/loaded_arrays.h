@@ -16,7 +16,8 @@ namespace npu::emulator {
 class LoadedArrays {
  public:
   // Those of a model, its decoder and its prompts, and of products beside them: small and large
-  // ones of several types. Each takes 6 MB.
+  // ones of several types. Each takes 6 MB, the current one up to eight times as much where runs go
+  // on beside each other.
   static constexpr size_t kMost = 8;
 
   explicit LoadedArrays(const arch::Geometry& geometry);

@@ -27,7 +27,8 @@ void Array::begin_epoch() {
   epoch_ = ++all;
   epoch_runs_ = runs_;
   left_by_.reset();
-  beside_.clear();
+  replay_ = nullptr;  // which refers to the copies
+  drop_copies();
 }
 
 // Recorded runs begin and end without aliases, so that memories hold what they show.
@@ -45,7 +46,7 @@ bool Array::joinable() const {
   return replay_ && !replay_->begun() && replay_->runs().size() < JointReplay::kMost;
 }
 
-size_t Array::joined_bytes() const {
+size_t Array::copy_bytes() const {
   size_t sum = 0;
   for (const auto& memory : beside_) sum += memory->bytes();
   return sum;
@@ -55,6 +56,7 @@ size_t Array::joined_bytes() const {
 std::optional<RunReport> Array::join(std::span<const Argument> buffers, Recordings& recordings) {
   const Entry entry(*this, run_function());
   if (!joinable()) return std::nullopt;
+  check_arguments(run_function(), buffers);
   std::optional<Recordings::Found> found = recordings.find(*this, buffers);
   const auto in_memory = [](const SteeringWord& word) {
     return word.place.base == Place::kAbsolute;

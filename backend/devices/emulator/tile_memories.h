@@ -15,8 +15,8 @@ namespace npu::emulator {
 class TileMemories {
  public:
   explicit TileMemories(const arch::Geometry& device);
-  // The `number`-th copy: each lies elsewhere in the sets of the CPU's caches, for runs beside each
-  // other use the same addresses at the same time.
+  // The `number`-th copy. Copies begin in different sets of the CPU's caches, as runs beside each
+  // other use the same addresses of tiles at the same time.
   TileMemories(const TileMemories& other, size_t number);
   TileMemories(const TileMemories&) = delete;
   TileMemories& operator=(const TileMemories&) = delete;

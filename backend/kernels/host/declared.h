@@ -121,7 +121,7 @@ class Checked {
     Kernel::run(operands);
     return true;
   }
-  // The calls of several cores (Declaration::joint), of which the first one is checked.
+  // The calls of several cores (Declaration::joint), the first of each of which is checked.
   static bool run_joint(const KernelArgument* const* calls, int count, uint32_t times,
                         int64_t stride) {
     for (int i = 0; i < count; ++i) {

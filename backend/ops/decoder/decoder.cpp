@@ -2,6 +2,7 @@
 #include "ops/decoder/decoder.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -197,7 +198,7 @@ std::shared_ptr<const Operation<int>::Entry> Decoder::prepare(const DecoderPosit
   return all.back().entry;
 }
 
-Decoder::Started Decoder::start(const DecoderToken& token, Place& at, size_t number) {
+void Decoder::check(const DecoderToken& token) const {
   const DecoderShape& shape = model_.shape;
   if (token.embedding.size() != static_cast<size_t>(shape.width) ||
       token.pages.size() != model_.layers.size() ||
@@ -209,6 +210,9 @@ Decoder::Started Decoder::start(const DecoderToken& token, Place& at, size_t num
          static_cast<long long>(shape.width), static_cast<long long>(shape.dim),
          model_.layers.size());
   }
+}
+
+Decoder::Started Decoder::start(const DecoderToken& token, Place& at, size_t number) {
   DecoderPosition position = position_of(array_, model_, token.position);
   position.pages = token.pages;
   Space& memory = space(at, number);
@@ -217,6 +221,7 @@ Decoder::Started Decoder::start(const DecoderToken& token, Place& at, size_t num
   out.space = &memory;
   // Copied with every token where the device does not reach it.
   out.pool = std::make_unique<CachePool>(operation_.device(), token.pool);
+  assert(number == 0 || !out.pool->is_copy());  // it would not have what the others write
   out.entry = prepare(position, at);
   out.arguments = {
       {memory.buffer.get(), 0, static_cast<size_t>(at.layout->bytes()), Access::kReadWrite},
@@ -232,8 +237,9 @@ RunReport Decoder::end(const Started& started) {
   return report;
 }
 
-// Beside each other as far as the device takes it.
+// Beside each other as far as the device takes it. An error would end those under way, too.
 RunReport Decoder::logits(std::span<const DecoderToken> tokens, float* out) {
+  for (const DecoderToken& token : tokens) check(token);
   const auto guard = operation_.lock();
   Place& at = place(gemv::Output::kF32, 0, model_.shape.vocabulary);
   const auto vocabulary = static_cast<size_t>(model_.shape.vocabulary);
@@ -267,6 +273,7 @@ RunReport Decoder::top(const DecoderToken& token, int64_t k, int64_t rows, TopEn
          static_cast<long long>(k), static_cast<long long>(rows),
          static_cast<long long>(std::min(kMaxTop, rows)));
   }
+  check(token);
   const auto guard = operation_.lock();
   const int top = static_cast<int>(round_up(k, gemv::kPieceBytes / gemv::kTopBytes));
   Place& at = place(gemv::Output::kTop, top, rows);

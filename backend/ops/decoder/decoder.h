@@ -94,6 +94,7 @@ class Decoder {
   Space& space(Place& at, size_t number);
   void write_control(const DecoderToken& token, const DecoderPosition& position,
                      const DecoderWorkspace& layout, Space& space) const;
+  void check(const DecoderToken& token) const;  // throws Error(kShape)
   // number: of the tokens under way.
   Started start(const DecoderToken& token, Place& at, size_t number);
   RunReport end(const Started& started);

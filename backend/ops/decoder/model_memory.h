@@ -69,6 +69,7 @@ class CachePool {
   }
 
   const BufferRef& ref() const { return wrapped_.ref; }
+  bool is_copy() const { return is_copy_; }
   // After the submission. Returns how many bytes were copied, there and back.
   uint64_t finish() {
     if (!is_copy_) return 0;

@@ -63,7 +63,9 @@ TEST_CASE("joint replays: each run has its results, the array the state of the f
         if (i % 4 >= 2) out[0] = of[0].arguments()[0];
         return out;
       };
-      const auto stream = [&](uint32_t i) -> Prepared& { return i % 2 == 0 ? all.three : all.two; };
+      const auto stream = [&](uint32_t i) -> Prepared& {
+        return (i + count) % 2 == 0 ? all.three : all.two;
+      };
       joined = 0;
       array.begin(stream(0).parsed, arguments(data, 0), &stream(0).recordings);
       CHECK(array.replaying());
@@ -133,6 +135,43 @@ TEST_CASE("joint replays: runs that are not recorded, or come too late, do not j
   CHECK(second == untouched);
 }
 
+TEST_CASE("joint replays: a stream may be patched while a replay of it waits") {
+  Design design, plain;
+  Prepared stream(3, std::make_shared<ReplayMemory>());
+  const ArgumentRange moving[] = {{1}};  // results lie elsewhere
+  stream.recordings.expect_repeats(moving);
+  std::vector<size_t> offsets;  // of address patches: one for each argument
+  for (const stream::Stream::Range& range : stream.parsed.patchable()) {
+    if (range.count == 1) offsets.push_back(range.first);
+  }
+  REQUIRE(offsets.size() == 3);
+  std::vector<Data> data, expected;
+  for (uint32_t i = 0; i < 3; ++i) {
+    expected.emplace_back(3, i);
+    run_plainly(plain, stream, expected[i].arguments());
+    data.emplace_back(3, i);
+    data[i].out.resize(3 * kWords);
+  }
+  CHECK(!run(design, stream, data[0]));
+  const auto place = [&](uint32_t number) {
+    const StreamPatch patch[] = {{offsets[1], 4 * kWords * number}};
+    stream.recordings.patch(stream.parsed, patch);
+  };
+  design.m.array.begin(stream.parsed, data[0].arguments(), &stream.recordings);
+  CHECK(design.m.array.replaying());
+  for (uint32_t i = 1; i < 3; ++i) {
+    place(i);
+    CHECK(design.m.array.join(data[i].arguments(), stream.recordings));
+  }
+  CHECK(design.m.array.resume(Array::Deadline::max()));
+  for (uint32_t i = 0; i < 3; ++i) {
+    Words wanted(3 * kWords);
+    std::ranges::copy(expected[i].out, wanted.begin() + i * kWords);
+    CHECK(data[i].out == wanted);
+    CHECK(data[i].east == expected[i].east);
+  }
+}
+
 TEST_CASE("joint replays: data that steer are compared; what runs left in cores is not there") {
   Design design(SteeredBy::kData);
   Prepared stream(2, std::make_shared<ReplayMemory>());
@@ -162,14 +201,17 @@ TEST_CASE("joint replays: data that steer are compared; what runs left in cores 
 }
 
 TEST_CASE("joint replays: a kernel that fails and Ctrl-C end all of them, a deadline pauses them") {
-  for (const bool told_to_fail : {true, false}) {
-    Recorded all;
+  for (const auto& [told_to_fail, whole] : {std::pair{true, false}, {true, true}, {false, true}}) {
+    CAPTURE(whole);
+    Recorded all(whole);
     Array& array = all.design.m.array;
-    Data first(3, 1), second(3, 2), expected(3, 2);
+    Data first(3, 1), second(3, 2), expected(3, 1);
     run_plainly(all.plain, all.three, expected.arguments());
     const auto begin = [&] {
       array.begin(all.three.parsed, first.arguments(), &all.three.recordings);
-      CHECK(all.join(all.three, second));
+      std::vector<emulator::Argument> arguments = second.arguments();
+      arguments[0] = first.arguments()[0];
+      CHECK(array.join(arguments, all.three.recordings));
     };
     begin();
     CHECK(!array.resume(std::chrono::steady_clock::now()));

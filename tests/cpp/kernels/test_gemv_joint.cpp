@@ -191,6 +191,30 @@ TEST_CASE("joint calls of cores that are not equally far are made one by one") {
   });
 }
 
+TEST_CASE("joint calls with other blocks are made one by one") {
+  AlignedBytes weights = weights_of(Format::kQ4nx);
+  for_kernels([&](const HostKernel& kernel) {
+    std::vector<Core> joint;
+    for (unsigned i = 0; i < 2; ++i) joint.emplace_back(Format::kQ4nx, Output::kF32, 0);
+    std::vector<Core> single = joint;
+    const auto operands = [&](std::vector<Core>& cores, size_t i) {
+      std::vector<KernelArgument> list = cores[i].operands(weights, Format::kQ4nx);
+      list[0].data += i * blocks::kBytes;
+      return list;
+    };
+    std::vector<KernelArgument> first = operands(joint, 0), second = operands(joint, 1);
+    KernelArgument* const calls[] = {first.data(), second.data()};
+    CoreState* const modes[] = {&joint[0].modes, &joint[1].modes};
+    kernel.repeat_joint(calls, modes, first.size(), 2, 0, blocks::kBytes);
+    for (size_t i = 0; i < 2; ++i) {
+      std::vector<KernelArgument> list = operands(single, i);
+      kernel.repeat(list, single[i].modes, 2, 0, blocks::kBytes);
+    }
+    CHECK(joint == single);
+    CHECK(joint[0].sums != joint[1].sums);
+  });
+}
+
 TEST_CASE("joint calls with operands that do not fit are errors as of single calls") {
   AlignedBytes weights = weights_of(Format::kQ4nx);
   for_kernels([&](const HostKernel& kernel) {

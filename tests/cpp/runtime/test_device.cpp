@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -113,8 +114,10 @@ TEST_CASE("device: runs beside each other end together, where a device takes the
     REQUIRE(second != nullptr);
     const auto fresh = device->prepare(copy_stream(generation, 64));
     CHECK(device->submit_beside(fresh, refs[2]) == nullptr);  // would have to execute
-    CHECK(device->takes_more());
     CHECK(kind_of([&] { device->submit(stream, refs[2]); }) == ErrorKind::kArgument);
+    CHECK(device->takes_more());
+    CHECK(!second->wait(std::chrono::nanoseconds(0)));
+    CHECK(first->state() == Run::State::kRunning);
     CHECK(finish(*second).shim_write_bytes == 256);
     CHECK(first->state() == Run::State::kDone);
     CHECK(finish(*first).shim_write_bytes == 256);

@@ -363,7 +363,7 @@ std::vector<OperandLists::Kept> ActionLog::take_operands() {
   return all;
 }
 
-// Which calls read arguments that the run does not write.
+// The first operand of each call that lies in an argument which the run does not write.
 void ActionLog::find_shared(Lane& lane) const {
   const auto constant = [&](const Place& place) {
     return std::ranges::any_of(arguments_, [&](const Range& range) {
@@ -371,11 +371,12 @@ void ActionLog::find_shared(Lane& lane) const {
     });
   };
   for (CallAction& call : lane.calls) {
-    for (uint8_t i = 0; i < call.count; ++i) {
-      if ((call.based >> i & 1) != 0 && constant(call.places[i])) call.shared = i + 1;
-    }
-    for (const Move& move : lane.moves_of(call)) {
-      if (constant(move.place)) call.shared = static_cast<uint8_t>(move.operand + 1);
+    for (uint8_t i = 0; i < call.count && call.shared == 0; ++i) {
+      Place place = (call.based >> i & 1) != 0 ? call.places[i] : Place{};
+      for (const Move& move : lane.moves_of(call)) {
+        if (move.operand == i) place = move.place;
+      }
+      if (constant(place)) call.shared = static_cast<uint8_t>(i + 1);
     }
   }
 }

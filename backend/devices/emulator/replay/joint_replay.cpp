@@ -10,6 +10,8 @@ namespace npu::emulator {
 
 namespace {
 
+constexpr int kPhases = 16;
+
 // One of the runs in its lane of a phase.
 struct Cursor {
   const Replay* run;
@@ -90,12 +92,15 @@ std::vector<Replay*> JointReplay::next(bool shares) {
   return all;
 }
 
-// With a thread for each of them they run until they have something to share, else a phase.
+// With a run for every thread they go on until they have something to share, or for some phases, so
+// that `pause` is asked; else for one phase, whose lanes have a thread each.
 void JointReplay::run_apart(std::span<Replay* const> runs) {
   if (runs.size() >= static_cast<size_t>(ThreadPool::shared().threads())) {
     return for_all(runs.size(), [&](size_t i) {
-      for (Replay& run = *runs[i]; !run.ended() && !run.shares(); run.step()) {
+      Replay& run = *runs[i];
+      for (int phase = 0; phase < kPhases && !run.ended() && !run.shares(); ++phase) {
         for (const PackedLane& lane : run.lanes()) run.run(lane);
+        run.step();
       }
     });
   }

@@ -1,12 +1,13 @@
-// Recorded runs of one array beside each other, to which they would follow each other. What lies
-// between their products each does by itself; calls that read the same weights are made for all of
-// them while the weights are in the CPU's cache. Each run but the first has memory of its own
-// (OwnMemory); none may read or write what another one writes in arguments.
+// Replays of one array that go on beside each other instead of one after another; results are the
+// same. What lies between their products each does by itself; calls that read the same weights are
+// made for all of them while the weights are in the CPU's cache. Each run but the first has memory
+// of its own (OwnMemory); in arguments none may read or write what another one writes.
 #pragma once
 
 #include <cstddef>
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "devices/emulator/replay/replay.h"
@@ -15,7 +16,7 @@ namespace npu::emulator {
 
 class JointReplay {
  public:
-  static constexpr size_t kMost = 8;
+  static constexpr size_t kMost = kernels::kMostJointCalls;
 
   explicit JointReplay(Replay first) { runs_.push_back(std::move(first)); }
   // Before the runs have begun, of which there are fewer than kMost.

@@ -59,7 +59,7 @@ PackedPhases::PackedPhases(std::vector<Phase> phases) {
 
 size_t PackedPhases::bytes() const {
   return bytes_of(actions_) + bytes_of(walks_) + bytes_of(calls_) + bytes_of(moves_) +
-         bytes_of(blocks_) + bytes_of(lanes_) + bytes_of(ends_);
+         bytes_of(blocks_) + bytes_of(lanes_) + bytes_of(ends_) + shares_.size() / 8;
 }
 
 }  // namespace npu::emulator

@@ -42,7 +42,8 @@ std::byte* OwnMemory::of_block(std::byte* address) const {
   const auto behind = std::ranges::upper_bound(places, address, {}, &Recording::BlockPlace::begin);
   if (behind == places.begin()) return address;
   const Recording::BlockPlace& place = *std::prev(behind);
-  const auto offset = static_cast<size_t>(address - place.begin);
+  const size_t offset =
+      reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(place.begin);
   return offset < place.bytes ? placed_ + place.offset + offset : address;
 }
 

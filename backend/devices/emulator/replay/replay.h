@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -27,7 +28,8 @@ class OwnMemory {
   void serve(const Recording& recording);
   size_t bytes() const { return recorded_.size() + blocks_.size(); }
   std::byte* of(std::byte* address) const {
-    const auto offset = static_cast<size_t>(address - recorded_.data());
+    const size_t offset =
+        reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(recorded_.data());
     return offset < recorded_.size() ? copied_ + offset : of_block(address);
   }
 

@@ -18,7 +18,7 @@ namespace host {
 // A line of x: the columns of a block.
 struct q4_line {
   uint16_t x[kQ4Columns];                                   // what it was made of
-  alignas(32) int8_t upper[kQ4Columns], lower[kQ4Columns];  // 256 of one and one of the other: x
+  alignas(32) int8_t upper[kQ4Columns], lower[kQ4Columns];  // x = 256 upper + lower, in units
   alignas(32) float rest[kQ4Columns];                       // what bytes do not hold
   // Per group: the unit of the integers, or 0 if there are none; the sum of x; columns with a rest.
   float units[kQ4Groups], totals[kQ4Groups];
@@ -225,12 +225,12 @@ AIE_HOST_INLINE void add_rests(const q4_line& line, int32_t g, const uint8_t* co
 }
 
 // A block's codes as bytes: of 32 rows four columns each; and its factors.
-struct q4_opened {
+struct q4_unpacked {
   static constexpr int32_t kFour = 4 * kQ4Rows;  // bytes
   alignas(32) uint8_t codes[kQ4Columns * kQ4Rows];
   alignas(32) float scales[kQ4Groups * kQ4Rows], minima[kQ4Groups * kQ4Rows];
 
-  explicit q4_opened(const uint8_t* block) {
+  explicit q4_unpacked(const uint8_t* block) {
     const auto* const d = reinterpret_cast<const uint16_t*>(block);
     const auto* const m = reinterpret_cast<const uint16_t*>(block + kQ4Plane);
     for (int32_t i = 0; i < kQ4Groups * kQ4Rows; i += int32_t(kLanes)) {
@@ -242,15 +242,15 @@ struct q4_opened {
     for (int32_t g = 0; g < kQ4Groups; ++g) {
       prefetch_ahead(block, g, kQ4Groups);
       for (int32_t c = 0; c < kQ4Group; c += 4, from += 4 * kQ4ColumnBytes, to += kFour) {
-        open(from, to);
-        open(from + kQ4HalfBytes, to + kFour / 2);
+        unpack(from, to);
+        unpack(from + kQ4HalfBytes, to + kFour / 2);
       }
     }
   }
 
  private:
   // Four columns of a half.
-  AIE_HOST_INLINE static void open(const uint8_t* from, uint8_t* to) {
+  AIE_HOST_INLINE static void unpack(const uint8_t* from, uint8_t* to) {
     const __m256i code = _mm256_set1_epi8(15);
     // Bytes 0-3 of all columns in one 128-bit lane, 4-7 in the other; then those of a byte's
     // number.
@@ -287,10 +287,10 @@ struct q4_row_products {
 };
 
 // Sums of codes times bytes for the 32 rows of a group: those of group_sums().
-AIE_HOST_INLINE void opened_sums(const uint8_t* codes, const int8_t* upper, const int8_t* lower,
-                                 float_lanes (&sums)[4]) {
+AIE_HOST_INLINE void unpacked_sums(const uint8_t* codes, const int8_t* upper, const int8_t* lower,
+                                   float_lanes (&sums)[4]) {
   q4_row_products first, second, third, fourth;
-  for (int32_t c = 0; c < kQ4Group; c += 4, codes += q4_opened::kFour) {
+  for (int32_t c = 0; c < kQ4Group; c += 4, codes += q4_unpacked::kFour) {
     const __m256i by_upper = _mm256_set1_epi32(load<int32_t>(upper + c));
     const __m256i by_lower = _mm256_set1_epi32(load<int32_t>(lower + c));
     first.add(codes, by_upper, by_lower);
@@ -305,22 +305,22 @@ AIE_HOST_INLINE void opened_sums(const uint8_t* codes, const int8_t* upper, cons
 }
 
 // y += block x, as q4nx_bytes(). y is in memory meanwhile: the sums of a group take all registers.
-[[gnu::noinline]] inline void multiply_opened(const q4_opened& opened, const uint8_t* block,
-                                              const bfloat16* x, float* y) {
+[[gnu::noinline]] inline void multiply_unpacked(const q4_unpacked& unpacked, const uint8_t* block,
+                                                const bfloat16* x, float* y) {
   const q4_line& line = split_line(x);
   for (int32_t g = 0; g < kQ4Groups; ++g) {
     const int32_t first = g * kQ4Group;
     float_lanes sums[4] = {};
     if (line.units[g] != 0) {
-      opened_sums(opened.codes + first * kQ4Rows, line.upper + first, line.lower + first, sums);
+      unpacked_sums(unpacked.codes + first * kQ4Rows, line.upper + first, line.lower + first, sums);
       unroll<4>([&](auto i) { sums[i.value] *= line.units[g]; });
     }
     add_rests(line, g, block + kQ4Codes + first * kQ4ColumnBytes, sums);
     unroll<4>([&](auto i) {
       const int32_t row = int32_t(8 * i.value), at = g * kQ4Rows + row;
       float_lanes sum = load<float_lanes>(y + row);
-      sum += load<float_lanes>(opened.scales + at) * sums[i.value];
-      sum += load<float_lanes>(opened.minima + at) * line.totals[g];
+      sum += load<float_lanes>(unpacked.scales + at) * sums[i.value];
+      sum += load<float_lanes>(unpacked.minima + at) * line.totals[g];
       store(sum, y + row);
     });
   }
@@ -328,8 +328,9 @@ AIE_HOST_INLINE void opened_sums(const uint8_t* codes, const int8_t* upper, cons
 
 inline void q4nx_bytes_joint(const uint8_t* block, const separate_vectors& vectors, int32_t count) {
   if (count == 1) return q4nx_bytes(block, vectors.x[0], vectors.y[0], true);
-  const q4_opened opened(block);
-  for (int32_t v = 0; v < count; ++v) multiply_opened(opened, block, vectors.x[v], vectors.y[v]);
+  const q4_unpacked unpacked(block);
+  for (int32_t v = 0; v < count; ++v)
+    multiply_unpacked(unpacked, block, vectors.x[v], vectors.y[v]);
 }
 
 }  // namespace host

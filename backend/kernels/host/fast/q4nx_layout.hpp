@@ -58,7 +58,7 @@ AIE_HOST_INLINE float sum_of(float_lanes v) {
   return total;
 }
 
-// Where the lines of x and the sums of so many vectors lie: each one behind the other,
+// Where the lines of x and the sums of several vectors lie: one behind the other.
 template <int32_t kColumns>
 struct adjacent_vectors {
   const uint16_t* x;
@@ -66,7 +66,7 @@ struct adjacent_vectors {
   AIE_HOST_INLINE const uint16_t* line(int32_t v) const { return x + v * kColumns; }
   AIE_HOST_INLINE float* sums(int32_t v) const { return y + v * kQ4Rows; }
 };
-// or anywhere.
+// The same where each lies anywhere.
 struct separate_vectors {
   const bfloat16* const* x;
   float* const* y;
@@ -82,12 +82,14 @@ inline constexpr int32_t kQ4BlockBytes = kQ4Codes + 2 * kQ4HalfBytes, kQ4Line = 
 // How many separate vectors are multiplied by a block at once: as many sums as registers take.
 inline constexpr int32_t kJointVectors = kSimdBytes == 64 ? 4 : 2;
 
-// body.operator()<n>(vectors) for all of them, kMost or one at a time.
+// body.operator()<n>(vectors) for all of them, kMost at a time, of the rest as many as possible.
 template <int32_t kMost, typename Body>
-AIE_HOST_INLINE void for_vectors(const separate_vectors& vectors, int32_t count, const Body& body) {
-  int32_t v = 0;
-  for (; v + kMost <= count; v += kMost) body.template operator()<kMost>(vectors.from(v));
-  for (; v < count; ++v) body.template operator()<1>(vectors.from(v));
+AIE_HOST_INLINE void for_vectors(separate_vectors vectors, int32_t count, const Body& body) {
+  for (; count >= kMost; count -= kMost) {
+    body.template operator()<kMost>(vectors);
+    vectors = vectors.from(kMost);
+  }
+  if constexpr (kMost > 1) for_vectors<kMost / 2>(vectors, count, body);
 }
 
 // Lines of x as fp32.

@@ -205,9 +205,9 @@ class Model:
         logits (sequences, vocabulary) of each one's last token, which do not depend on the other
         sequences. Raises ArgumentError for other counts, ids or caches, and where a context is
         full; if the step fails or is interrupted, all caches stay as they were. Where not
-        ``batches_on_array``, sequences run one after the other; so do those with one new token on a
-        device that prefers what is fastest on the host (``npu.device``, ``designs``), by decode
-        steps.
+        ``batches_on_array``, sequences run one after the other. Those with one new token run by
+        decode steps there and on a device that prefers what is fastest on the host
+        (``npu.device``, ``designs``), beside each other on emulated devices.
         """
         if not 1 <= len(tokens) <= MOST_SEQUENCES or len(caches) != len(tokens):
             raise ArgumentError(
