@@ -85,7 +85,7 @@ class Array {
   bool joinable() const;
   // The memories that runs beside others work on: kept for the next ones until drop_copies().
   size_t copy_bytes() const;
-  void drop_copies() { beside_.clear(); }
+  void drop_copies();
   // Ends a run where it is; the array must be configured again.
   void abort();
   const RunReport& report() const { return report_; }

@@ -52,6 +52,8 @@ size_t Array::copy_bytes() const {
   return sum;
 }
 
+void Array::drop_copies() { beside_.clear(); }
+
 // Words that steer cores are compared before any of the runs: they lie in arguments.
 std::optional<RunReport> Array::join(std::span<const Argument> buffers, Recordings& recordings) {
   const Entry entry(*this, run_function());
