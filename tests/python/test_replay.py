@@ -175,6 +175,52 @@ def test_tokens_are_replays_but_where_attention_grows(
         assert np.array_equal(one, other)
 
 
+@pytest.mark.parametrize(("generation", "threads"), [("npu1", 2), ("npu2", 1), ("npu2", 3)])
+def test_tokens_of_several_sequences_are_replays_beside_each_other(
+    fresh_devices: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    generation: str,
+    threads: int,
+) -> None:
+    """Sequences as long as others, shorter and longer ones, of which some grow by another group of
+    keys meanwhile and some end: the logits of tokens at register level, one after the other. The
+    copies of the array's memory that they need go when something else runs."""
+    shape = Shape(layers=4, width=64, ffn_width=96, context=400, window=40)
+    path = write_model(tmp_path / "m.gguf", shape)
+    count = len(small_vocabulary().pieces)
+    lengths = [17, 18, 1, 62, 190, 126, 260, 17]
+
+    def logits(replayed: bool) -> list[np.ndarray]:
+        rng, results = np.random.default_rng(8), []
+        model = Model(open_source(path))
+        caches = [model.new_cache() for _ in lengths]
+        for cache, length in zip(caches, lengths, strict=True):
+            model.extend(rng.integers(0, count, length).tolist(), cache)
+        for step in range(8):
+            tokens = rng.integers(0, count, 8 - step // 3).tolist()
+            before = npu.stats().replays
+            results += list(model.decode_batch(tokens, caches[: len(tokens)]))
+        assert npu.stats().replays - before == (len(tokens) if replayed else 0)
+        return results
+
+    npu.set_threads(threads)
+    try:
+        with npu.device(f"emu:{generation}"):
+            found, held = logits(replayed=True), npu.stats().replay_bytes
+            npu.matmul(np.ones((9, 9), np.int8), np.ones((9, 9), np.int8))
+            columns = 8 if generation == "npu2" else 4
+            copies = 7 * columns * (512 + 4 * 64) * 1024
+            assert held - npu.stats().replay_bytes >= copies
+        fresh_devices()
+        monkeypatch.setenv("NPU_REPLAY", "0")
+        with npu.device(f"emu:{generation}"):
+            for one, other in zip(found, logits(replayed=False), strict=True):
+                assert np.array_equal(one, other)
+    finally:
+        npu.set_threads(None)
+
+
 @pytest.mark.parametrize("generation", ["npu1", "npu2"])
 def test_layers_of_a_prompt_are_replays(
     fresh_devices: Callable[[], None],

@@ -183,30 +183,6 @@ def test_where_the_host_counts_one_token_is_a_decode_step(small: Path, device: s
     assert not np.array_equal(on_the_array, actual)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_steps_beside_each_other_have_the_bits_of_each_alone(small: Path, threads: int) -> None:
-    """Sequences as long as others, and shorter and longer ones, of which some grow by another group
-    of keys meanwhile: logits, and the keys and values that later steps read."""
-    tokens, positions = tokens_of(300), [17, 18, 0, 62, 190, 126, 260, 17]
-    npu.set_threads(threads)
-    try:
-        with npu.device("emu:npu2"):
-            model = Model(open_source(small))
-            together = caches_at(model, tokens, positions)
-            alone = [cache.fork() for cache in together]
-            for step in range(6):
-                count = 8 - step // 2
-                new = tokens_of(count, 7 + step)
-                before = npu.stats().replays
-                actual = model.decode_batch(new, together[:count])
-                replays = npu.stats().replays - before
-                for token, cache, row in zip(new, alone, actual, strict=False):
-                    assert np.array_equal(model.forward([token], cache)[0], row)
-            assert replays == count  # of the last step
-    finally:
-        npu.set_threads(None)
-
-
 @pytest.mark.parametrize("designs", ["array", "host"])
 @pytest.mark.parametrize("device", DEVICES)
 def test_forks_share_pages_until_they_are_written(small: Path, device: str, designs: str) -> None:
