@@ -172,6 +172,7 @@ NPU_OUTLINED inline void begin(const int32_t* record, int32_t words, int32_t* to
 
 #if NPU_DECLARATIONS
 #ifdef AIE_HOST_GEMV_JOINT
+constexpr bool kHasJoint = true;
 // The next blocks of cores that are equally far in equal setups, each with its own x: operands as
 // of gemv_one.
 template <Format kFormat, bool kKept>
@@ -224,6 +225,7 @@ bool joint_blocks(const KernelArgument* const* calls, int count, uint32_t times,
   return true;
 }
 #else
+constexpr bool kHasJoint = false;
 template <bool>
 constexpr npu::kernels::JointCalls joint_blocks = nullptr;
 #endif
@@ -407,6 +409,7 @@ NPU_DECLARE(gemv_one,
              .cycles = one_cycles,
              .check = check_one<kXElementsOfOne>,
              .joint = joint_blocks<false>,
+             .has_joint = kHasJoint,
              .parts = one_parts});
 NPU_DECLARE(gemv_kept,
             {.operands = {buffer("block", npu::blocks::kBytes),
@@ -417,6 +420,7 @@ NPU_DECLARE(gemv_kept,
              .cycles = one_cycles,
              .check = check_one<npu::gemv::kKeptElements>,
              .joint = joint_blocks<true>,
+             .has_joint = kHasJoint,
              .parts = one_parts});
 NPU_DECLARE(gemv_keep,
             {.operands = {buffer("object", "count"), buffer("x", npu::gemv::kKeptElements),

@@ -171,6 +171,7 @@ struct Declaration {
   void (*copies)(const KernelArgument* operands, WordCopies& out) = nullptr;
   // In host builds that have a faster way for several cores. It leaves the core's modes alone.
   JointCalls joint = nullptr;
+  bool has_joint = false;  // with UBSan no constant expression compares a function's address
   // C += A B, operand 0 by the next one or three: simulations count its cycles apart, and host
   // builds share the packed forms of A and B.
   Product product = Product::kNone;

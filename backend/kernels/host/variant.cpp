@@ -13,10 +13,9 @@ struct Kernels<std::integer_sequence<int, kNumber...>> {
   struct Table {
     HostFunction functions[(int(Declared<kNumber>::kExists) + ... + 0)];
   };
-  static consteval bool has_joint(const Declaration& kernel) { return kernel.joint != nullptr; }
   template <typename Kernel>
   static consteval npu::kernels::JointCalls joint() {
-    if constexpr (has_joint(Kernel::kDeclaration)) return &Checked<Kernel>::run_joint;
+    if constexpr (Kernel::kDeclaration.has_joint) return &Checked<Kernel>::run_joint;
     return nullptr;
   }
   template <typename Kernel>
