@@ -142,7 +142,7 @@ TEST_CASE("joint replays: a stream may be patched while a replay of it waits") {
   stream.recordings.expect_repeats(moving);
   std::vector<size_t> offsets;  // of address patches: one for each argument
   for (const stream::Stream::Range& range : stream.parsed.patchable()) {
-    if (range.count == 1) offsets.push_back(range.first);
+    if (range.count == 2) offsets.push_back(range.first);  // low and high half
   }
   REQUIRE(offsets.size() == 3);
   std::vector<Data> data, expected;
