@@ -20,15 +20,6 @@ struct Cursor {
   const CallAction& call() const { return lane->calls[lane->actions[next].index]; }
 };
 
-// Operands of as many calls as there are runs.
-struct Operands {
-  alignas(KernelArgument)
-      std::array<std::byte, kernels::kMaxOperands * sizeof(KernelArgument)> raw[JointReplay::kMost];
-  KernelArgument* of(size_t number) {
-    return reinterpret_cast<KernelArgument*>(raw[number].data());
-  }
-};
-
 // Makes the first of these calls, with all that read the same: those leave the list.
 void call_together(std::vector<Cursor*>& waiting) {
   const Cursor& first = *waiting.front();
@@ -39,7 +30,7 @@ void call_together(std::vector<Cursor*>& waiting) {
     waiting.erase(waiting.begin());
     return;
   }
-  Operands operands;
+  std::array<OperandRoom, JointReplay::kMost> rooms;
   std::array<KernelArgument*, JointReplay::kMost> calls;
   std::array<CoreState*, JointReplay::kMost> cores;
   size_t count = 0;
@@ -52,9 +43,9 @@ void call_together(std::vector<Cursor*>& waiting) {
         call.stride != model.stride) {
       return false;
     }
-    KernelArgument* const to = operands.of(count);
+    KernelArgument* const to = rooms[count].data();
     cursor->run->put_operands(*cursor->lane, call, to);
-    if (to[shared].data != operands.of(0)[shared].data) return false;
+    if (to[shared].data != rooms[0].data()[shared].data) return false;
     calls[count] = to;
     cores[count++] = &cursor->run->modes(call);
     return true;

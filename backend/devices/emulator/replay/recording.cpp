@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "aligned.h"
+#include "rounding.h"
+
 namespace npu::emulator {
 
 void Recording::keep_blocks(std::vector<std::unique_ptr<BlockPool>> pools) {
@@ -14,10 +17,11 @@ void Recording::keep_blocks(std::vector<std::unique_ptr<BlockPool>> pools) {
     }
   }
   std::ranges::sort(block_places, {}, &BlockPlace::begin);
+  constexpr auto kLine = static_cast<int64_t>(AlignedAllocator<std::byte>::kLine);
   size_t next = 0;
   for (BlockPlace& place : block_places) {
     place.offset = next;
-    next += (place.bytes + 63) / 64 * 64;  // whole cache lines, as AlignedBytes
+    next += static_cast<size_t>(round_up(static_cast<int64_t>(place.bytes), kLine));
   }
 }
 

@@ -2,7 +2,6 @@
 #include "devices/emulator/replay/replay.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 #include <exception>
@@ -84,8 +83,8 @@ void Replay::call(const PackedLane& lane, const CallAction& call) const {
     const std::span operands(call.operands, call.count);
     return kernel ? (*kernel)(operands, core) : (*call.function)(operands, core);
   }
-  alignas(KernelArgument) std::array<std::byte, kernels::kMaxOperands * sizeof(KernelArgument)> raw;
-  auto* const arguments = reinterpret_cast<KernelArgument*>(raw.data());
+  OperandRoom room;
+  KernelArgument* const arguments = room.data();
   put_operands(lane, call, arguments);
   const std::span operands(arguments, call.count);
   if (kernel != nullptr) {

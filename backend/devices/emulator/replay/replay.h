@@ -1,6 +1,7 @@
 // Repeating a recorded run (recording.h) on other arguments.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -44,6 +45,12 @@ class OwnMemory {
   const Recording* recording_ = nullptr;
 };
 
+// Room for a call's operands, which costs nothing to make.
+struct OperandRoom {
+  KernelArgument* data() { return reinterpret_cast<KernelArgument*>(raw.data()); }
+  alignas(KernelArgument) std::array<std::byte, kernels::kMaxOperands * sizeof(KernelArgument)> raw;
+};
+
 class Replay {
  public:
   // moved: what is added to the places of each address patch, from the first on. own: null where
@@ -66,7 +73,7 @@ class Replay {
   void run(const PackedLane& lane) const;
   // From an action on to the next call of that kind, whose number is returned, or to the end.
   size_t run_to_shared(const PackedLane& lane, size_t first) const;
-  // Puts the call's operands there, kMaxOperands at most.
+  // Puts the call's operands there (OperandRoom).
   void put_operands(const PackedLane& lane, const CallAction& call, KernelArgument* to) const;
   CoreState& modes(const CallAction& call) const;
   void call(const PackedLane& lane, const CallAction& call) const;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -55,7 +56,10 @@ class Decoder:
             **arguments(config, source, blocks, embedding_scale),
         )  # fmt: skip
         self._device.attach(self, self._native)
-        self._rotated: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # by page: the latest ones
+        # Cosines, then sines, of a page's positions: for global and for sliding layers.
+        self._rotations = functools.lru_cache(maxsize=MOST_SEQUENCES)(
+            lambda page: rotations(config, page * PAGE, PAGE)
+        )
 
     def logits(self, tokens: Sequence[int], caches: Sequence[Cache]) -> np.ndarray:
         """The float32 logits (tokens, vocabulary) of tokens of different sequences, each at the
@@ -80,12 +84,3 @@ class Decoder:
         row = self._source.float32(names.EMBEDDING, np.array([token]))[0]
         pages = [cache.page_table(layer) for layer in range(self._config.layers)]
         return at, np.ascontiguousarray(row), whole[at % PAGE], sliding[at % PAGE], pages
-
-    def _rotations(self, page: int) -> tuple[np.ndarray, np.ndarray]:
-        """Cosines, then sines, of a page's positions: for global and for sliding layers."""
-        known = self._rotated  # other threads may replace it
-        if page not in known:
-            latest = dict(list(known.items())[1 - MOST_SEQUENCES :])
-            known = {**latest, page: rotations(self._config, page * PAGE, PAGE)}
-            self._rotated = known
-        return known[page]

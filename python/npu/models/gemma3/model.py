@@ -222,17 +222,15 @@ class Model:
             least = 2 if self._steps_alone else 1  # new tokens of a sequence in a batch
             joined = [i for i, own in enumerate(ids) if prefill is not None and len(own) >= least]
             alone = [i for i in range(len(ids)) if i not in joined]
+            out = np.empty((len(ids), self.config.vocabulary), np.float32)
             decoder = self._decoder()
             steps = [i for i in alone if decoder is not None and len(ids[i]) == 1]
-            logits = np.empty((0, 0), np.float32)
             if decoder is not None and steps:
                 last = [int(ids[i][0]) for i in steps]
-                logits = self._capped(decoder.logits(last, [caches[i] for i in steps]))
-            if len(steps) == len(ids):
-                return logits
-            out = np.empty((len(ids), self.config.vocabulary), np.float32)
-            for i, row in zip(steps, logits, strict=True):
-                out[i] = row
+                logits = decoder.logits(last, [caches[i] for i in steps])
+                if len(steps) == len(ids):  # 8 MB that need not be copied
+                    return self._capped(logits)
+                out[steps] = self._capped(logits)
             for i in alone:
                 if i not in steps:
                     out[i] = self._passed(ids[i], caches[i])[0]
