@@ -1,5 +1,5 @@
 // W = m + d * code for one Q4NX block: 32 rows x 256 columns of 4-bit codes (layout: q4nx_block.h,
-// gemv_q4nx.h) become a row-major bfloat16 tile.
+// gemv_q4nx.h) become a row-major bfloat16 tile. Without minima (weight_block.h) m = -8 d.
 //
 // d * code is exact in fp32, the sum with m is rounded once to fp32, then once to bfloat16
 // (weight_values.h). A sub-block of 16 rows x 8 columns is one 64-byte load; it is transposed in
@@ -10,6 +10,7 @@
 
 #include "kernel.h"
 #include "q4nx_block.h"
+#include "weight_block.h"
 #include "weight_values.h"
 
 namespace {
@@ -18,22 +19,22 @@ namespace dequant {
 namespace q4nx = npu::q4nx;
 
 constexpr int32_t kRows = q4nx::kRows, kColumns = q4nx::kColumns;
-constexpr int32_t kGroup = q4nx::kGroup, kGroups = q4nx::kGroups, kPlane = q4nx::kPlaneBytes;
+constexpr int32_t kGroup = q4nx::kGroup, kGroups = q4nx::kGroups;
 using weights::kHalfRows, weights::kSubBytes, weights::kSubColumns;
 
+template <bool kMinima>
 inline void expand(const uint8_t* __restrict block, bfloat16* __restrict out) {
   // A core resets to floor, which would bias every value; the mode stays set afterwards.
   aie::set_rounding(aie::rounding_mode::conv_even);
   const bfloat16* planes = reinterpret_cast<const bfloat16*>(block);
-  const uint8_t* codes = block + 2 * kPlane;
+  const uint8_t* codes = block + weights::kInt4CodesAt<kMinima>;
   for (int32_t half = 0; half < 2; ++half) {
     for (int32_t group = 0; group < kGroups; ++group) {
       const bfloat16* at = planes + group * kRows + half * kHalfRows;
-      const auto d16 = aie::load_v<16>(at), m16 = aie::load_v<16>(at + kPlane / 2);
-      const auto d = aie::concat(d16, d16);
-      const weights::Sums m(aie::concat(m16, m16));
+      const auto d = weights::twice(at);
+      const weights::Sums m = weights::minima<kMinima>(at);
       for (int32_t sub = 0; sub < kGroup; sub += kSubColumns) {
-        const auto rows = weights::q4nx_rows(codes, d, m);
+        const auto rows = weights::int4_rows<kMinima>(codes, d, m);
         codes += kSubBytes;
         bfloat16* tile = out + half * kHalfRows * kColumns + group * kGroup + sub;
         for (int32_t r = 0; r < kHalfRows; ++r) {
@@ -61,9 +62,17 @@ double cycles(const Timing&, const int64_t*) {
 // block: 5120 bytes; out: (32, 256), row-major.
 NPU_KERNEL void dequant_q4nx(const uint8_t* block, bfloat16* out) {
 #ifdef AIE_HOST_DEQUANT  // x86 `fast` builds
-  AIE_HOST_DEQUANT(block, out);
+  AIE_HOST_DEQUANT<true>(block, out);
 #else
-  dequant::expand(block, out);
+  dequant::expand<true>(block, out);
+#endif
+}
+// The same of 4608 bytes.
+NPU_KERNEL void dequant_q4_0(const uint8_t* block, bfloat16* out) {
+#ifdef AIE_HOST_DEQUANT
+  AIE_HOST_DEQUANT<false>(block, out);
+#else
+  dequant::expand<false>(block, out);
 #endif
 }
 
@@ -71,3 +80,7 @@ NPU_DECLARE(dequant_q4nx, {.operands = {buffer("block", npu::q4nx::kBlockBytes, 
                                         buffer("out", dequant::kRows* dequant::kColumns)},
                            .cycles = dequant::cycles,
                            .parts = one_call});
+NPU_DECLARE(dequant_q4_0,
+            {.operands = {buffer("block", npu::blocks::q4_0::kSize, alignof(bfloat16)),
+                          buffer("out", dequant::kRows* dequant::kColumns)},
+             .cycles = dequant::cycles});

@@ -15,17 +15,18 @@
 namespace {
 namespace expand_q8 {
 
-namespace q8 = npu::blocks::q8;
+using npu::blocks::q8, npu::blocks::q8_0;
 
 constexpr int32_t kRows = npu::blocks::kRows, kColumns = q8::kColumns;
 
+template <typename Layout>  // q8, q8_0
 inline void expand(const uint8_t* __restrict block, bfloat16* __restrict out) {
   // A core resets to floor, which would bias every value; the mode stays set afterwards.
   aie::set_rounding(aie::rounding_mode::conv_even);
   const float* scales = reinterpret_cast<const float*>(block);
-  const int8_t* codes = reinterpret_cast<const int8_t*>(block + q8::kCodesAt);
+  const int8_t* codes = reinterpret_cast<const int8_t*>(block + Layout::kCodesAt);
   for (int32_t c = 0; c < kColumns; c += transposed::kColumns) {
-    const auto scale = aie::load_v<32>(scales + c / q8::kGroup * kRows);
+    const auto scale = aie::load_v<32>(scales + c / Layout::kGroup * kRows);
     aie::vector<bfloat16, 32> columns[transposed::kColumns];
     for (int32_t i = 0; i < transposed::kColumns; ++i) {
       columns[i] = weights::q8_column(codes + (c + i) * kRows, scale);
@@ -54,9 +55,17 @@ double cycles(const Timing&, const int64_t*) {
 // block: 5120 bytes; out: (32, 128), row-major.
 NPU_KERNEL void dequant_q8(const uint8_t* block, bfloat16* out) {
 #ifdef AIE_HOST_DEQUANT_Q8  // x86 `fast` builds
-  AIE_HOST_DEQUANT_Q8(block, out);
+  AIE_HOST_DEQUANT_Q8<npu::blocks::q8>(block, out);
 #else
-  expand_q8::expand(block, out);
+  expand_q8::expand<npu::blocks::q8>(block, out);
+#endif
+}
+// The same of 4608 bytes.
+NPU_KERNEL void dequant_q8_0(const uint8_t* block, bfloat16* out) {
+#ifdef AIE_HOST_DEQUANT_Q8
+  AIE_HOST_DEQUANT_Q8<npu::blocks::q8_0>(block, out);
+#else
+  expand_q8::expand<npu::blocks::q8_0>(block, out);
 #endif
 }
 
@@ -64,3 +73,6 @@ NPU_DECLARE(dequant_q8, {.operands = {buffer("block", npu::blocks::kBytes, align
                                       buffer("out", expand_q8::kRows* expand_q8::kColumns)},
                          .cycles = expand_q8::cycles,
                          .parts = one_call});
+NPU_DECLARE(dequant_q8_0, {.operands = {buffer("block", npu::blocks::q8_0::kSize, alignof(float)),
+                                        buffer("out", expand_q8::kRows* expand_q8::kColumns)},
+                           .cycles = expand_q8::cycles});

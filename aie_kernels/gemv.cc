@@ -1,6 +1,7 @@
 // y += W x for one block of weights, of any format (weight_block.h), and up to eight vectors x; the
 // end of a row-block writes y, or keeps its largest elements. The formats' arithmetic is in
-// gemv_q4nx.h, gemv_q8.h and gemv_bf16.h.
+// gemv_q4nx.h, gemv_q8.h and gemv_bf16.h. A program has the formats of one size of blocks: `small`
+// kernels those of the smaller one.
 #include <stdint.h>
 
 #include <aie_api/aie.hpp>
@@ -21,6 +22,18 @@ using npu::gemv::kSetupWords, npu::gemv::kMaxBatch, npu::gemv::Output, npu::gemv
 constexpr int32_t kBlockRows = npu::blocks::kRows;
 
 #ifdef AIE_HOST_GEMV  // x86 `fast` builds
+// body.operator()<format>(), of one of a size's formats.
+template <bool kSmall, typename Body>
+inline void with_format(Format format, const Body& body) {
+  if constexpr (kSmall) {
+    if (format == Format::kQ4_0) return body.template operator()<Format::kQ4_0>();
+    body.template operator()<Format::kQ8_0>();
+  } else {
+    if (format == Format::kQ4nx) return body.template operator()<Format::kQ4nx>();
+    if (format == Format::kQ8) return body.template operator()<Format::kQ8>();
+    body.template operator()<Format::kBf16>();
+  }
+}
 template <Format kFormat>
 inline void multiply_on_host(const uint8_t* block, const bfloat16* x, float* y, int32_t batch) {
   if (batch == 1) return AIE_HOST_GEMV<kFormat, 1>(block, x, y);
@@ -28,25 +41,25 @@ inline void multiply_on_host(const uint8_t* block, const bfloat16* x, float* y, 
   if (batch == 4) return AIE_HOST_GEMV<kFormat, 4>(block, x, y);
   AIE_HOST_GEMV<kFormat, 8>(block, x, y);
 }
-template <bool kBatches>
+template <bool kSmall, bool kBatches>
 inline void multiply(const uint8_t* block, const bfloat16* x, float* y, float*, int32_t batch,
                      Format format) {
-  if (format == Format::kQ4nx) {
-    multiply_on_host<Format::kQ4nx>(block, x, y, batch);
-  } else if (format == Format::kQ8) {
-    multiply_on_host<Format::kQ8>(block, x, y, batch);
-  } else {
-    multiply_on_host<Format::kBf16>(block, x, y, batch);
-  }
+  with_format<kSmall>(format,
+                      [&]<Format kFormat>() { multiply_on_host<kFormat>(block, x, y, batch); });
 }
 #else
-template <bool kBatches>
+template <bool kSmall, bool kBatches>
 NPU_OUTLINED inline void multiply(const uint8_t* block, const bfloat16* x, float* y, float* work,
                                   int32_t batch, Format format) {
-  if (format == Format::kQ4nx) {
-    gemv_q4nx::multiply<kBatches>(block, x, y, work, batch);
+  using npu::blocks::q8, npu::blocks::q8_0;
+  if (kSmall && format == Format::kQ4_0) {
+    gemv_q4nx::multiply<false, kBatches>(block, x, y, work, batch);
+  } else if (kSmall) {
+    gemv_q8::multiply<q8_0, kBatches>(block, x, y, work, batch);
+  } else if (format == Format::kQ4nx) {
+    gemv_q4nx::multiply<true, kBatches>(block, x, y, work, batch);
   } else if (format == Format::kQ8) {
-    gemv_q8::multiply<kBatches>(block, x, y, work, batch);
+    gemv_q8::multiply<q8, kBatches>(block, x, y, work, batch);
   } else {
     gemv_bf16::multiply<kBatches>(block, x, y, work, batch);
   }
@@ -145,14 +158,23 @@ inline void step(const Setup& setup, int32_t at, int32_t object, float* sums, in
   state[State::kBlock] = at;
 }
 
-template <bool kBatches>
+// columns_of() for the formats of a size: program memory has no room for the others.
+template <bool kSmall>
+inline int32_t columns_in(Format format) {
+  if (kSmall) return int32_t(columns_of(format == Format::kQ4_0 ? Format::kQ4_0 : Format::kQ8_0));
+  return int32_t(format == Format::kQ4nx ? columns_of(Format::kQ4nx)
+                 : format == Format::kQ8 ? columns_of(Format::kQ8)
+                                         : columns_of(Format::kBf16));
+}
+
+template <bool kSmall, bool kBatches>
 inline void next_block(const uint8_t* block, const bfloat16* x, float* sums, int32_t* y,
                        const int32_t* words, int32_t* state, float* work, int32_t batch,
                        int32_t format) {
   const Setup& setup = *reinterpret_cast<const Setup*>(words);
-  const int32_t columns = int32_t(columns_of(Format(format)));
+  const int32_t columns = columns_in<kSmall>(Format(format));
   const int32_t at = state[State::kBlock], object = state[State::kObject];
-  multiply<kBatches>(block, x + at * batch * columns, sums, work, batch, Format(format));
+  multiply<kSmall, kBatches>(block, x + at * batch * columns, sums, work, batch, Format(format));
   step(setup, at, object, sums, y, state, batch);
 }
 
@@ -175,8 +197,17 @@ NPU_OUTLINED inline void begin(const int32_t* record, int32_t words, int32_t* to
 constexpr bool kHasJoint = true;
 // The next blocks of cores that are equally far in equal setups, each with its own x: operands as
 // of gemv_one.
-template <Format kFormat, bool kKept>
-void next_blocks(const KernelArgument* const* calls, int count, uint32_t times, int64_t stride) {
+template <bool kSmall, bool kKept>
+bool joint_blocks(const KernelArgument* const* calls, int count, uint32_t times, int64_t stride) {
+  const auto same = [&](int operand) {
+    for (int i = 1; i < count; ++i) {
+      if (__builtin_memcmp(calls[i][operand].data, calls[0][operand].data, 4 * kSetupWords) != 0) {
+        return false;
+      }
+    }
+    return true;
+  };
+  if (!same(4) || !same(5)) return false;
   constexpr int kMost = npu::kernels::kMostJointCalls;
   const bfloat16 *lines[kMost], *x[kMost];
   float* sums[kMost];
@@ -184,49 +215,28 @@ void next_blocks(const KernelArgument* const* calls, int count, uint32_t times, 
     lines[i] = reinterpret_cast<const bfloat16*>(calls[i][1].data);
     sums[i] = reinterpret_cast<float*>(calls[i][2].data);
   }
-  const auto words = [&](int i) { return reinterpret_cast<const int32_t*>(calls[i][4].data); };
   const auto state_of = [&](int i) { return reinterpret_cast<int32_t*>(calls[i][5].data); };
-  const Setup& setup = *reinterpret_cast<const Setup*>(words(0));
+  const Setup& setup = *reinterpret_cast<const Setup*>(calls[0][4].data);
+  const auto format = Format(setup.format);
+  const int64_t columns = columns_of(format);
   const std::byte* block = calls[0][0].data;
   for (; times > 0; --times, block += stride) {
     const int32_t at = state_of(0)[State::kBlock], object = state_of(0)[State::kObject];
-    for (int i = 0; i < count; ++i) x[i] = lines[i] + at * columns_of(kFormat);
-    AIE_HOST_GEMV_JOINT<kFormat>(reinterpret_cast<const uint8_t*>(block), x, sums, count);
+    for (int i = 0; i < count; ++i) x[i] = lines[i] + at * columns;
+    with_format<kSmall>(format, [&]<Format kFormat>() {
+      AIE_HOST_GEMV_JOINT<kFormat>(reinterpret_cast<const uint8_t*>(block), x, sums, count);
+    });
     for (int i = 0; i < count; ++i) {
       step(setup, at, object, sums[i], reinterpret_cast<int32_t*>(calls[i][3].data), state_of(i),
            1);
       if constexpr (kKept) state_of(i)[State::kSent] = 0;
     }
   }
-}
-
-template <bool kKept>
-bool joint_blocks(const KernelArgument* const* calls, int count, uint32_t times, int64_t stride) {
-  const auto same = [&](int operand, int32_t words) {
-    for (int i = 1; i < count; ++i) {
-      if (__builtin_memcmp(calls[i][operand].data, calls[0][operand].data, 4 * words) != 0) {
-        return false;
-      }
-    }
-    return true;
-  };
-  if (!same(4, kSetupWords) || !same(5, kSetupWords)) return false;
-  const auto format = Format(calls[0][7].value);
-  for (int i = 1; i < count; ++i) {
-    if (Format(calls[i][7].value) != format) return false;
-  }
-  if (format == Format::kQ4nx) {
-    next_blocks<Format::kQ4nx, kKept>(calls, count, times, stride);
-  } else if (format == Format::kQ8) {
-    next_blocks<Format::kQ8, kKept>(calls, count, times, stride);
-  } else {
-    next_blocks<Format::kBf16, kKept>(calls, count, times, stride);
-  }
   return true;
 }
 #else
 constexpr bool kHasJoint = false;
-template <bool>
+template <bool, bool>
 constexpr npu::kernels::JointCalls joint_blocks = nullptr;
 #endif
 
@@ -242,7 +252,7 @@ bool setup_fits(const Setup& setup, const int32_t* state, int64_t batch, int64_t
   if (batch != setup.batch || (batch != 1 && batch != 2 && batch != 4 && batch != kMaxBatch)) {
     return false;
   }
-  if (format != setup.format || format < 0 || format >= npu::blocks::kFormats) return false;
+  if (format != setup.format) return false;
   const int64_t line = batch * columns_of(Format(format));
   if (x_objects < 0 || x_blocks < 1 || x_blocks > elements || x_blocks * line > elements) {
     return false;
@@ -279,15 +289,23 @@ template <int64_t kElements>  // of x
 void check_one(const char* kernel, const KernelArgument* operands) {
   check_setup(kernel, operands, 1, operands[7].value, kElements);
 }
+void check_batch(const char* kernel, const KernelArgument* operands) {
+  check_setup(kernel, operands, operands[7].value, operands[8].value, kXElements);
+}
 
 template <bool kBatches>
 double cycles_of(int64_t batch, int64_t format) {
+  using npu::blocks::q8, npu::blocks::q8_0;
   constexpr double kCall = 24;  // call, counters, dispatch by format and batch
   switch (Format(format)) {
     case Format::kQ4nx:
-      return kCall + gemv_q4nx::cycles<kBatches>(batch);
+      return kCall + gemv_q4nx::cycles<true, kBatches>(batch);
     case Format::kQ8:
-      return kCall + gemv_q8::cycles<kBatches>(batch);
+      return kCall + gemv_q8::cycles<q8, kBatches>(batch);
+    case Format::kQ4_0:
+      return kCall + gemv_q4nx::cycles<false, kBatches>(batch);
+    case Format::kQ8_0:
+      return kCall + gemv_q8::cycles<q8_0, kBatches>(batch);
     case Format::kBf16:
       break;
   }
@@ -296,12 +314,23 @@ double cycles_of(int64_t batch, int64_t format) {
 double one_cycles(const Timing&, const int64_t* integers) {
   return cycles_of<false>(1, integers[0]);
 }
+double batch_cycles(const Timing&, const int64_t* integers) {
+  return cycles_of<true>(integers[0], integers[1]);
+}
 template <bool kBatches>
 Parts parts_of(int64_t batch, int64_t format) {
-  if (Format(format) == Format::kQ4nx) return gemv_q4nx::parts<kBatches>(batch);
-  return Format(format) == Format::kQ8 ? gemv_q8::parts<kBatches>(batch) : Parts{};
+  if (Format(format) == Format::kQ4nx) return gemv_q4nx::parts<true, kBatches>(batch);
+  if (Format(format) == Format::kQ8) return gemv_q8::parts<npu::blocks::q8, kBatches>(batch);
+  return {};
 }
 Parts one_parts(const Timing&, const int64_t* integers) { return parts_of<false>(1, integers[0]); }
+Parts batch_parts(const Timing&, const int64_t* integers) {
+  return parts_of<true>(integers[0], integers[1]);
+}
+
+using npu::blocks::kBytes, npu::blocks::kSmallBytes;
+constexpr Operand kLargeFormat = integer("format", int32_t(Format::kQ4nx), int32_t(Format::kBf16));
+constexpr Operand kSmallFormat = integer("format", int32_t(Format::kQ4_0), int32_t(Format::kQ8_0));
 #endif
 
 }  // namespace
@@ -326,27 +355,42 @@ NPU_KERNEL void gemv_long_setup(const bfloat16* table, int32_t* words, int32_t* 
 NPU_KERNEL void gemv_block(const uint8_t* block, const bfloat16* x, float* sums, int32_t* y,
                            const int32_t* words, int32_t* state, float* work, int32_t batch,
                            int32_t format) {
-  next_block<true>(block, x, sums, y, words, state, work, batch, format);
+  next_block<false, true>(block, x, sums, y, words, state, work, batch, format);
+}
+NPU_KERNEL void gemv_small_block(const uint8_t* block, const bfloat16* x, float* sums, int32_t* y,
+                                 const int32_t* words, int32_t* state, float* work, int32_t batch,
+                                 int32_t format) {
+  next_block<true, true>(block, x, sums, y, words, state, work, batch, format);
 }
 
 namespace {
+template <bool kSmall>
 NPU_OUTLINED inline void next_block_of_one(const uint8_t* block, const bfloat16* x, float* sums,
                                            int32_t* y, const int32_t* words, int32_t* state,
                                            float* work, int32_t format) {
-  next_block<false>(block, x, sums, y, words, state, work, 1, format);
+  next_block<kSmall, false>(block, x, sums, y, words, state, work, 1, format);
 }
 }  // namespace
 
 // The same for one vector. sums: 32.
 NPU_KERNEL void gemv_one(const uint8_t* block, const bfloat16* x, float* sums, int32_t* y,
                          const int32_t* words, int32_t* state, float* work, int32_t format) {
-  next_block_of_one(block, x, sums, y, words, state, work, format);
+  next_block_of_one<false>(block, x, sums, y, words, state, work, format);
+}
+NPU_KERNEL void gemv_small_one(const uint8_t* block, const bfloat16* x, float* sums, int32_t* y,
+                               const int32_t* words, int32_t* state, float* work, int32_t format) {
+  next_block_of_one<true>(block, x, sums, y, words, state, work, format);
 }
 
 // The same with x kept: it holds the lines of all blocks.
 NPU_KERNEL void gemv_kept(const uint8_t* block, const bfloat16* x, float* sums, int32_t* y,
                           const int32_t* words, int32_t* state, float* work, int32_t format) {
-  next_block_of_one(block, x, sums, y, words, state, work, format);
+  next_block_of_one<false>(block, x, sums, y, words, state, work, format);
+  state[State::kSent] = 0;
+}
+NPU_KERNEL void gemv_small_kept(const uint8_t* block, const bfloat16* x, float* sums, int32_t* y,
+                                const int32_t* words, int32_t* state, float* work, int32_t format) {
+  next_block_of_one<true>(block, x, sums, y, words, state, work, format);
   state[State::kSent] = 0;
 }
 
@@ -384,44 +428,39 @@ NPU_DECLARE(
           buffer("state", kSetupWords), buffer("sums", kBlockRows),
           integer("index", 0, npu::gemv::kMaxCores / 2 - 1)},
      .cycles = fixed<68>});
-NPU_DECLARE(
-    gemv_block,
-    {.operands = {buffer("block", npu::blocks::kBytes), buffer("x", kXElements),
-                  buffer("sums", kMaxBatch* kBlockRows), buffer("y", kYWords),
-                  buffer("words", kSetupWords).steers(Steering::kReads, kSetupWords),
-                  buffer("state", kSetupWords).steers(Steering::kUpdates, kSetupWords),
-                  buffer("work", npu::gemv::kWork), multiple("batch", 1),
-                  integer("format", 0, npu::blocks::kFormats - 1)},
-     .cycles = [](const Timing&,
-                  const int64_t* integers) { return cycles_of<true>(integers[0], integers[1]); },
-     .check =
-         [](const char* kernel, const KernelArgument* operands) {
-           check_setup(kernel, operands, operands[7].value, operands[8].value, kXElements);
-         },
-     .parts = [](const Timing&,
-                 const int64_t* integers) { return parts_of<true>(integers[0], integers[1]); }});
-NPU_DECLARE(gemv_one,
-            {.operands = {buffer("block", npu::blocks::kBytes), buffer("x", kXElementsOfOne),
-                          buffer("sums", kBlockRows), buffer("y", kYWords),
-                          buffer("words", kSetupWords), buffer("state", kSetupWords),
-                          buffer("work", npu::gemv::kWorkOfOne),
-                          integer("format", 0, npu::blocks::kFormats - 1)},
-             .cycles = one_cycles,
-             .check = check_one<kXElementsOfOne>,
-             .joint = joint_blocks<false>,
-             .has_joint = kHasJoint,
-             .parts = one_parts});
-NPU_DECLARE(gemv_kept,
-            {.operands = {buffer("block", npu::blocks::kBytes),
-                          buffer("x", npu::gemv::kKeptElements), buffer("sums", kBlockRows),
-                          buffer("y", kYWords), buffer("words", kSetupWords),
-                          buffer("state", kSetupWords), buffer("work", npu::gemv::kWorkOfOne),
-                          integer("format", 0, npu::blocks::kFormats - 1)},
-             .cycles = one_cycles,
-             .check = check_one<npu::gemv::kKeptElements>,
-             .joint = joint_blocks<true>,
-             .has_joint = kHasJoint,
-             .parts = one_parts});
+#if NPU_DECLARATIONS
+namespace {
+template <bool kSmall>
+constexpr Declaration kBlockCall = {
+    .operands = {buffer("block", kSmall ? kSmallBytes : kBytes), buffer("x", kXElements),
+                 buffer("sums", kMaxBatch* kBlockRows), buffer("y", kYWords),
+                 buffer("words", kSetupWords).steers(Steering::kReads, kSetupWords),
+                 buffer("state", kSetupWords).steers(Steering::kUpdates, kSetupWords),
+                 buffer("work", npu::gemv::kWork), multiple("batch", 1),
+                 kSmall ? kSmallFormat : kLargeFormat},
+    .cycles = batch_cycles,
+    .check = check_batch,
+    .parts = batch_parts};
+template <bool kSmall, bool kKept>
+constexpr Declaration kOneCall = {
+    .operands = {buffer("block", kSmall ? kSmallBytes : kBytes),
+                 buffer("x", kKept ? npu::gemv::kKeptElements : kXElementsOfOne),
+                 buffer("sums", kBlockRows), buffer("y", kYWords), buffer("words", kSetupWords),
+                 buffer("state", kSetupWords), buffer("work", npu::gemv::kWorkOfOne),
+                 kSmall ? kSmallFormat : kLargeFormat},
+    .cycles = one_cycles,
+    .check = kKept ? check_one<npu::gemv::kKeptElements> : check_one<kXElementsOfOne>,
+    .joint = joint_blocks<kSmall, kKept>,
+    .has_joint = kHasJoint,
+    .parts = one_parts};
+}  // namespace
+#endif
+NPU_DECLARE(gemv_block, kBlockCall<false>);
+NPU_DECLARE(gemv_small_block, kBlockCall<true>);
+NPU_DECLARE(gemv_one, (kOneCall<false, false>));
+NPU_DECLARE(gemv_small_one, (kOneCall<true, false>));
+NPU_DECLARE(gemv_kept, (kOneCall<false, true>));
+NPU_DECLARE(gemv_small_kept, (kOneCall<true, true>));
 NPU_DECLARE(gemv_keep,
             {.operands = {buffer("object", "count"), buffer("x", npu::gemv::kKeptElements),
                           buffer("state", kSetupWords)

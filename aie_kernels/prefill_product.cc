@@ -43,6 +43,7 @@ inline int32_t wide(const int32_t* words) { return reinterpret_cast<const Job*>(
   each([](float& row, float& tile) { row = tile; });
 }
 
+template <bool kSmall>
 inline void expand_and_multiply(const bfloat16* a, const uint8_t* b0, const uint8_t* b1,
                                 float* store, int32_t* work, Slices slices, int32_t m,
                                 int32_t blocks, int32_t format) {
@@ -52,7 +53,7 @@ inline void expand_and_multiply(const bfloat16* a, const uint8_t* b0, const uint
                                   slice % object_slices(m))) {
       continue;
     }
-    expand_slices(b0, b1, work, slice / kAtOnce * kAtOnce, blocks, format);
+    expand_slices<kSmall>(b0, b1, work, slice / kAtOnce * kAtOnce, blocks, format);
     multiply_in_tiles(a, store, work, slice, m, blocks);
   }
 }
@@ -61,6 +62,7 @@ inline void expand_and_multiply(const bfloat16* a, const uint8_t* b0, const uint
 // code above, not kept in the host's.
 constexpr int32_t kExpandedAt = kState + 2;
 
+template <bool kSmall>
 inline void expand_last(const uint8_t* b0, const uint8_t* b1, int32_t* work, int32_t* job,
                         int32_t blocks, int32_t format) {
   const uint8_t* const b[kMaxBlocks] = {b0, b1};
@@ -69,7 +71,7 @@ inline void expand_last(const uint8_t* b0, const uint8_t* b1, int32_t* work, int
   for (int32_t slice = first; slice < range_slices(format) && kept; ++slice) {
     kept = AIE_HOST_PREFILL_KEEP(b, blocks, format, slice, slice_of_w(work, slice, blocks));
   }
-  if (!kept) expand_slices(b0, b1, work, first, blocks, format);
+  if (!kept) expand_slices<kSmall>(b0, b1, work, first, blocks, format);
   job[kExpandedAt] = kept ? 0 : 1;
 }
 
@@ -88,15 +90,17 @@ inline void multiply_expanded(const bfloat16* a, float* store, int32_t* work, co
   }
 }
 #else
+template <bool kSmall>
 inline void expand_last(const uint8_t* b0, const uint8_t* b1, int32_t* work, const int32_t* job,
                         int32_t blocks, int32_t format) {
-  expand_slices(b0, b1, work, job[kSliceAt], blocks, format);
+  expand_slices<kSmall>(b0, b1, work, job[kSliceAt], blocks, format);
 }
+template <bool kSmall>
 inline void expand_and_multiply(const bfloat16* a, const uint8_t* b0, const uint8_t* b1,
                                 float* store, int32_t* work, Slices slices, int32_t m,
                                 int32_t blocks, int32_t format) {
   NPU_ROLLED for (Slices some = slices; some.first < slices.end; some.first = some.end) {
-    expand_slices(b0, b1, work, some.first, blocks, format);
+    expand_slices<kSmall>(b0, b1, work, some.first, blocks, format);
     some.end = some.first + kAtOnce < slices.end ? some.first + kAtOnce : slices.end;
     multiply_slices(a, store, work, some, m, blocks);
   }
@@ -277,7 +281,32 @@ double scale_cycles(const Timing&, const int64_t* integers) {
 // lines, which take as long or twice that.
 constexpr int kPieceCycles = int(kCall) + int(weights::kHalves) * (8 * 4 + 19);
 
-constexpr Operand kFormat = integer("format", 0, npu::blocks::kFormats - 1);
+template <bool kSmall>
+constexpr Operand kFormat =
+    kSmall ? integer("format", int32_t(Format::kQ4_0), int32_t(Format::kQ8_0))
+           : integer("format", 0, int32_t(Format::kBf16));
+
+template <bool kSmall>
+constexpr Declaration kMultiplyCall = {
+    .operands = {kA, weight_block("b0"), weight_block("b1"), kSums, kWorkOperand, kJob, kM, kBlocks,
+                 kFormat<kSmall>},
+    .cycles = multiply_cycles,
+    .check = check_multiply,
+    .product = Product::kFloats,
+    .parts = multiply_parts};
+template <bool kSmall>
+constexpr Declaration kExpandCall = {.operands = {weight_block("b0"), weight_block("b1"),
+                                                  kWorkOperand, kJob, kM, kBlocks, kFormat<kSmall>},
+                                     .cycles = expand_last_cycles,
+                                     .check = check_expand,
+                                     .product = Product::kFloats};
+template <bool kSmall>
+constexpr Declaration kFinishCall = {
+    .operands = {kA, kSums, kWorkOperand, kJob, kM, kBlocks, kFormat<kSmall>},
+    .cycles = finish_cycles,
+    .check = check_finish,
+    .product = Product::kFloats,
+    .parts = finish_parts};
 #endif
 
 }  // namespace prefill_product
@@ -293,25 +322,42 @@ NPU_KERNEL void prefill_clear(float* store, int32_t* work, int32_t* job, int32_t
 }
 
 // The next object of A of a range, times what it needs of the held blocks; of bfloat16, b0 and b1
-// are a row-block's.
+// are a row-block's. Of small blocks an object has the beginning of another one at its end.
 NPU_KERNEL void prefill_multiply(const bfloat16* a, const uint8_t* b0, const uint8_t* b1,
                                  float* store, int32_t* work, int32_t* job, int32_t m,
                                  int32_t blocks, int32_t format) {
   using namespace prefill_product;
-  expand_and_multiply(a, b0, b1, store, work, next_slices(job, m, format), m, blocks, format);
+  const Slices slices = next_slices(job, m, format);
+  expand_and_multiply<false>(a, b0, b1, store, work, slices, m, blocks, format);
+}
+NPU_KERNEL void prefill_small_multiply(const bfloat16* a, const uint8_t* b0, const uint8_t* b1,
+                                       float* store, int32_t* work, int32_t* job, int32_t m,
+                                       int32_t blocks, int32_t format) {
+  using namespace prefill_product;
+  const Slices slices = next_slices(job, m, format);
+  expand_and_multiply<true>(a, b0, b1, store, work, slices, m, blocks, format);
 }
 
 // What the objects of a range that are left need of the blocks.
 NPU_KERNEL void prefill_expand(const uint8_t* b0, const uint8_t* b1, int32_t* work, int32_t* job,
                                int32_t m, int32_t blocks, int32_t format) {
-  using namespace prefill_product;
   (void)m;
-  expand_last(b0, b1, work, job, blocks, format);
+  prefill_product::expand_last<false>(b0, b1, work, job, blocks, format);
+}
+NPU_KERNEL void prefill_small_expand(const uint8_t* b0, const uint8_t* b1, int32_t* work,
+                                     int32_t* job, int32_t m, int32_t blocks, int32_t format) {
+  (void)m;
+  prefill_product::expand_last<true>(b0, b1, work, job, blocks, format);
 }
 
 // The next of them.
 NPU_KERNEL void prefill_finish(const bfloat16* a, float* store, int32_t* work, int32_t* job,
                                int32_t m, int32_t blocks, int32_t format) {
+  using namespace prefill_product;
+  multiply_expanded(a, store, work, job, next_slices(job, m, format), m, blocks);
+}
+NPU_KERNEL void prefill_small_finish(const bfloat16* a, float* store, int32_t* work, int32_t* job,
+                                     int32_t m, int32_t blocks, int32_t format) {
   using namespace prefill_product;
   multiply_expanded(a, store, work, job, next_slices(job, m, format), m, blocks);
 }
@@ -348,30 +394,12 @@ NPU_DECLARE(prefill_clear,
             {.operands = {prefill_product::kSums, prefill_product::kWorkOperand,
                           prefill_product::kJob, prefill_product::kM, prefill_product::kBlocks},
              .cycles = prefill_product::clear_cycles});
-NPU_DECLARE(prefill_multiply,
-            {.operands = {prefill_product::kA, prefill_product::weight_block("b0"),
-                          prefill_product::weight_block("b1"), prefill_product::kSums,
-                          prefill_product::kWorkOperand, prefill_product::kJob, prefill_product::kM,
-                          prefill_product::kBlocks, prefill_product::kFormat},
-             .cycles = prefill_product::multiply_cycles,
-             .check = prefill_product::check_multiply,
-             .product = Product::kFloats,
-             .parts = prefill_product::multiply_parts});
-NPU_DECLARE(prefill_expand,
-            {.operands = {prefill_product::weight_block("b0"), prefill_product::weight_block("b1"),
-                          prefill_product::kWorkOperand, prefill_product::kJob, prefill_product::kM,
-                          prefill_product::kBlocks, prefill_product::kFormat},
-             .cycles = prefill_product::expand_last_cycles,
-             .check = prefill_product::check_expand,
-             .product = Product::kFloats});
-NPU_DECLARE(prefill_finish,
-            {.operands = {prefill_product::kA, prefill_product::kSums,
-                          prefill_product::kWorkOperand, prefill_product::kJob, prefill_product::kM,
-                          prefill_product::kBlocks, prefill_product::kFormat},
-             .cycles = prefill_product::finish_cycles,
-             .check = prefill_product::check_finish,
-             .product = Product::kFloats,
-             .parts = prefill_product::finish_parts});
+NPU_DECLARE(prefill_multiply, prefill_product::kMultiplyCall<false>);
+NPU_DECLARE(prefill_small_multiply, prefill_product::kMultiplyCall<true>);
+NPU_DECLARE(prefill_expand, prefill_product::kExpandCall<false>);
+NPU_DECLARE(prefill_small_expand, prefill_product::kExpandCall<true>);
+NPU_DECLARE(prefill_finish, prefill_product::kFinishCall<false>);
+NPU_DECLARE(prefill_small_finish, prefill_product::kFinishCall<true>);
 NPU_DECLARE(prefill_scale, {.operands = {prefill_product::kA, prefill_product::kSums,
                                          prefill_product::kWorkOperand, prefill_product::kM,
                                          prefill_product::kBlocks},

@@ -119,7 +119,8 @@ inline void multiply(const bfloat16* __restrict a, const bfloat16* __restrict we
 
 constexpr int32_t range_slices(int32_t format) {
   constexpr auto kOf = [](Format f) { return range_columns(f) / kSlice << 4 * int32_t(f); };
-  constexpr int32_t kAll = kOf(Format::kQ4nx) | kOf(Format::kQ8) | kOf(Format::kBf16);
+  constexpr int32_t kAll = kOf(Format::kQ4nx) | kOf(Format::kQ8) | kOf(Format::kBf16) |
+                           kOf(Format::kQ4_0) | kOf(Format::kQ8_0);
   return kAll >> 4 * format & 15;
 }
 constexpr int32_t kRowBytes = kOperandBytes / kRows;  // of A
@@ -130,12 +131,14 @@ inline uint8_t* slice_of_w(int32_t* work, int32_t slice, int32_t blocks) {
 }
 
 // If `slice` is the first of those that are expanded at once: these, of the held blocks.
+template <bool kSmall>
 NPU_OUTLINED inline void expand_slices(const uint8_t* b0, const uint8_t* b1, int32_t* work,
                                        int32_t slice, int32_t blocks, int32_t format) {
   if ((slice & (kAtOnce - 1)) != 0) return;
   const int32_t left = range_slices(format) - slice, count = left < kAtOnce ? left : kAtOnce;
   aie::set_rounding(aie::rounding_mode::conv_even);
-  prefill_weights::expand(b0, b1, blocks, format, slice, count, slice_of_w(work, 0, blocks));
+  prefill_weights::expand<kSmall>(b0, b1, blocks, format, slice, count,
+                                  slice_of_w(work, 0, blocks));
 }
 
 // Slices [first, end) of a range.

@@ -1,5 +1,6 @@
 // Slices of 32 columns of blocks of weights, of any format, as the multiplications of
-// prefill_product.cc read them, one behind the other: no step through row-major tiles.
+// prefill_product.cc read them, one behind the other: no step through row-major tiles. A program
+// has the formats of one size of blocks, kSmall those of the smaller one.
 //
 //   npu2  BFP16, blocks of 8 along k, W transposed: pairs of 8x8 blocks [n / 16][k / 8][2], in the
 //         order in which a stream of blocks is read; 576 bytes per 16 columns of the result
@@ -21,7 +22,8 @@ namespace {
 namespace prefill_weights {
 
 namespace q4nx = npu::q4nx;
-namespace q8 = npu::blocks::q8;
+using npu::blocks::Format, npu::blocks::q8;
+using weights::all;
 
 constexpr int32_t kRowBlock = npu::blocks::kRows, kSteps = npu::prefill::kSlice / 8;
 constexpr int32_t kPairTile = 8 * 8;  // elements of a step of 8 columns: npu1's pair of tiles
@@ -31,21 +33,18 @@ using Rows = aie::vector<bfloat16, 64>;  // 8 rows of W, 8 columns each
 // A weight has the bits that weight_values.h gives it. npu2 computes them in fewer moves, which are
 // what an expansion waits for; the multiply slot, otherwise idle, widens what becomes BFP16.
 #if __AIE_ARCH__ >= 21
-template <unsigned kLanes>
-inline auto all(float value) {
-  const aie::accum<accfloat, kLanes> lanes(aie::broadcast<float, kLanes>(value));
-  return lanes.template to_vector<bfloat16>();
-}
-
-// Of 16 rows twice: d (128 + code) - 128 d is d code exactly, for |d| < 2^119.
-class Q4nxRows {
+// Of 16 rows twice, whose scales lie at `scales`: d (128 + code) - 128 d is d code exactly, for
+// |d| < 2^119. Without minima it is d (code - 8).
+template <bool kMinima>
+class Int4Rows {
  public:
-  Q4nxRows(const aie::vector<bfloat16, 16>& d, const aie::vector<bfloat16, 16>& m)
-      : d_(aie::concat(d, d)),
-        m_(aie::concat(m, m)),
-        offset_(aie::mac(weights::Sums(aie::zeros<float, 32>()), d_, all<32>(-128.0f))) {}
+  explicit Int4Rows(const bfloat16* scales)
+      : d_(weights::twice(scales)),
+        m_(kMinima ? weights::twice(scales + q4nx::kPlaneBytes / 2) : d_),
+        offset_(aie::mac(weights::Sums(aie::zeros<float, 32>()), d_,
+                         all<32>(weights::code_offset(kMinima)))) {}
 
-  // 64 bytes of codes, as weights::q4nx_rows().
+  // 64 bytes of codes, as weights::int4_rows().
   auto rows(const uint8_t* codes) const {
     const auto pair = aie::unpack(aie::load_v<128>(reinterpret_cast<const uint4*>(codes)));
     const auto left = aie::concat(values(pair.extract<32>(0)), values(pair.extract<32>(1)));
@@ -59,7 +58,9 @@ class Q4nxRows {
     const auto magic = aie::broadcast<uint8_t, 32>(0x43);  // high byte of bf16 128
     const auto zipped = aie::interleave_zip(codes, magic, 1);
     const auto wide = aie::concat(zipped.first, zipped.second).template cast_to<bfloat16>();
-    return aie::mac(aie::mac(offset_, wide, d_), m_, all<32>(1.0f)).template to_vector<bfloat16>();
+    const auto product = aie::mac(offset_, wide, d_);
+    if (!kMinima) return product.template to_vector<bfloat16>();
+    return aie::mac(product, m_, all<32>(1.0f)).template to_vector<bfloat16>();
   }
   aie::vector<bfloat16, 32> d_, m_;
   weights::Sums offset_;
@@ -87,11 +88,12 @@ class Q8Scales {
   aie::vector<bfloat16, 32> parts_[3];
 };
 #else
-class Q4nxRows {
+template <bool kMinima>
+class Int4Rows {
  public:
-  Q4nxRows(const aie::vector<bfloat16, 16>& d, const aie::vector<bfloat16, 16>& m)
-      : d_(aie::concat(d, d)), m_(aie::concat(m, m)) {}
-  auto rows(const uint8_t* codes) const { return weights::q4nx_rows(codes, d_, m_); }
+  explicit Int4Rows(const bfloat16* scales)
+      : d_(weights::twice(scales)), m_(weights::minima<kMinima>(scales)) {}
+  auto rows(const uint8_t* codes) const { return weights::int4_rows<kMinima>(codes, d_, m_); }
 
  private:
   aie::vector<bfloat16, 32> d_;
@@ -151,7 +153,8 @@ class Writer {
 
 // `slices` of `count` row-blocks, each a group of 32 columns. One loop over slices, halves of
 // blocks and steps.
-inline void expand_q4nx(const uint8_t* __restrict b0, const uint8_t* __restrict b1, int32_t count,
+template <bool kMinima>
+inline void expand_int4(const uint8_t* __restrict b0, const uint8_t* __restrict b1, int32_t count,
                         int32_t slice, int32_t slices, uint8_t* __restrict to) {
   static_assert(q4nx::kGroup == npu::prefill::kSlice && kSteps == 4);
   constexpr int32_t kHalfBytes = q4nx::kColumns * weights::kHalfRows / 2;
@@ -162,10 +165,9 @@ inline void expand_q4nx(const uint8_t* __restrict b0, const uint8_t* __restrict 
     const int32_t at = slice + (i >> shift), half = i >> 2 & 1, step = at * kSteps + (i & 3);
     const auto* scales = reinterpret_cast<const bfloat16*>(block) + at * kRowBlock;
     scales += half * weights::kHalfRows;
-    const Q4nxRows q4nx_rows(aie::load_v<16>(scales),
-                             aie::load_v<16>(scales + q4nx::kPlaneBytes / 2));
-    const auto rows =
-        q4nx_rows.rows(block + q4nx::kCodesAt + half * kHalfBytes + step * weights::kSubBytes);
+    const Int4Rows<kMinima> int4_rows(scales);
+    const auto rows = int4_rows.rows(block + weights::kInt4CodesAt<kMinima> + half * kHalfBytes +
+                                     step * weights::kSubBytes);
     out.put(rows.first, rows.second);
     out.end_group((i & 3) == 3);
   }
@@ -173,12 +175,14 @@ inline void expand_q4nx(const uint8_t* __restrict b0, const uint8_t* __restrict 
 
 // The same from columns of 32 rows, eight at a time. bfloat16 has one row-block and two blocks that
 // follow each other: the third of five slices has columns of both, but no step of eight has. 8-bit
-// codes become such columns first, in a loop that program memory has room for.
+// codes (of a Layout) become such columns first, in a loop that program memory has room for.
+template <typename Layout>
 inline void expand_columns(const uint8_t* __restrict b0, const uint8_t* __restrict b1,
                            int32_t count, bool narrow, int32_t slice, int32_t slices,
                            uint8_t* __restrict to) {
   constexpr int32_t kColumns = npu::blocks::bf16::kColumns, kEight = transposed::kColumns;
-  static_assert(kColumns % kEight == 0 && q8::kGroup == 2 * kEight);
+  constexpr int32_t kSteps8 = Layout::kGroup / kEight;  // of the columns of a scale
+  static_assert(kColumns % kEight == 0 && Layout::kGroup % kEight == 0);
   alignas(64) bfloat16 values[kEight * kRowBlock];
   NPU_ROLLED for (int32_t i = 0; i < slices * count; ++i) {
     const uint8_t* const block = (i & (count - 1)) == 0 ? b0 : b1;
@@ -190,8 +194,9 @@ inline void expand_columns(const uint8_t* __restrict b0, const uint8_t* __restri
       const auto* from = reinterpret_cast<const bfloat16*>(second == 0 ? b0 : b1) +
                          (at - (kColumns & second)) * kRowBlock;
       if (narrow) {
-        const Q8Scales scale(reinterpret_cast<const float*>(block) + (step >> 1) * kRowBlock);
-        const auto* codes = reinterpret_cast<const int8_t*>(block + q8::kCodesAt) + at * kRowBlock;
+        const Q8Scales scale(reinterpret_cast<const float*>(block) + step / kSteps8 * kRowBlock);
+        const auto* codes =
+            reinterpret_cast<const int8_t*>(block + Layout::kCodesAt) + at * kRowBlock;
         NPU_ROLLED for (int32_t c = 0; c < kEight * kRowBlock; c += kRowBlock) {
           aie::store_v(values + c, scale.column(codes + c));
         }
@@ -208,11 +213,15 @@ inline void expand_columns(const uint8_t* __restrict b0, const uint8_t* __restri
 }
 
 // `slices` of the held blocks from `slice` on.
+template <bool kSmall>
 inline void expand(const uint8_t* b0, const uint8_t* b1, int32_t count, int32_t format,
                    int32_t slice, int32_t slices, uint8_t* to) {
-  using npu::blocks::Format;
-  if (format == int32_t(Format::kQ4nx)) return expand_q4nx(b0, b1, count, slice, slices, to);
-  expand_columns(b0, b1, count, format == int32_t(Format::kQ8), slice, slices, to);
+  using Layout = std::conditional_t<kSmall, npu::blocks::q8_0, q8>;
+  if (npu::blocks::is_int4(Format(format))) {
+    return expand_int4<!kSmall>(b0, b1, count, slice, slices, to);
+  }
+  const bool narrow = kSmall || format == int32_t(Format::kQ8);
+  expand_columns<Layout>(b0, b1, count, narrow, slice, slices, to);
 }
 
 #if NPU_DECLARATIONS
@@ -227,13 +236,13 @@ inline void expand(const uint8_t* b0, const uint8_t* b1, int32_t count, int32_t 
 // A column of 8-bit codes has as many moves as in weight_values.h, and npu2 four multiplications:
 // one of to_float(), three by the parts of its scale, which takes three conversions and as many
 // products to split.
-double cycles(npu::blocks::Format format, double blocks, double slices) {
+double cycles(Format format, double blocks, double slices) {
   constexpr bool kNpu1 = __AIE_ARCH__ == 20;
   constexpr double kMoves = kNpu1 ? 2 : 1, kMacs = kNpu1 ? 0 : 2, kStores = kNpu1 ? 4 : 2;
   // Results: a load 7, an unpack 7, a multiplication 6, a conversion 4, a shuffle or a store 2.
   constexpr double kEnd = kNpu1 ? 2 * 2 + 2 : 6 + 4 + 2;
   const double steps = slices * blocks * kSteps;
-  if (format == npu::blocks::Format::kQ4nx) {
+  if (npu::blocks::is_int4(format)) {
     constexpr double kChain = 7 + 7 + 2 + (kNpu1 ? 6 + 4 : 0) + 6 + 6 + 4 + 2 * 2 + 2 + kEnd;
     constexpr double kSubMoves = kNpu1 ? weights::kQ4nxMoves + 2 : 1 + 4 * (1 + 1 + 2);
     constexpr double kSubMacs = kNpu1 ? weights::kQ4nxMacs : 4 * 2 + 1;
@@ -246,7 +255,7 @@ double cycles(npu::blocks::Format format, double blocks, double slices) {
   constexpr double kRowsChain = 7 + 3 * 2 + kEnd;
   const double rows =
       kRowsChain + longest(longest(kShuffles, 4 * kStores), longest(kLoads, 4 * kMacs));
-  if (format == npu::blocks::Format::kBf16) return steps * rows;
+  if (format == Format::kBf16) return steps * rows;
   // Before it a loop over eight columns of codes: of to_float(), and a product; a store.
   constexpr double kSplit = kNpu1 ? 0 : 3, kColumnMacs = kNpu1 ? weights::kQ8Macs : 1 + 3;
   constexpr double kColumnChain = 8 + (kNpu1 ? 54 : 3 * 6) + 4 + 2;

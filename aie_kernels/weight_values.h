@@ -17,26 +17,55 @@ constexpr int32_t kSubBytes = kSubColumns * kHalfRows / 2;
 
 using Sums = aie::accum<accfloat, 32>;
 
+template <unsigned kLanes>
+inline auto all(float value) {
+  const aie::accum<accfloat, kLanes> lanes(aie::broadcast<float, kLanes>(value));
+  return lanes.template to_vector<bfloat16>();
+}
+
+// Of 4-bit blocks with minima and without: where their codes are; what 128 + code is added to, code
+// - 8 having the place of code and minima.
+template <bool kMinima>
+constexpr int32_t kInt4CodesAt = kMinima ? npu::q4nx::kCodesAt : npu::blocks::q4_0::kCodesAt;
+constexpr float code_offset(bool minima) {
+  return minima ? -128.0f : -128.0f - float(npu::blocks::q4_0::kZero);
+}
+
+// 16 scales or minima twice.
+inline aie::vector<bfloat16, 32> twice(const bfloat16* from) {
+  const auto once = aie::load_v<kHalfRows>(from);
+  return aie::concat(once, once);
+}
+
+// The minima of 16 rows twice, whose scales lie at `scales`.
+template <bool kMinima>
+inline Sums minima(const bfloat16* scales) {
+  if (!kMinima) return Sums(aie::zeros<float, 32>());
+  return Sums(twice(scales + npu::q4nx::kPlaneBytes / 2));
+}
+
 // Two columns of 16 codes as d * code + m; d and m have the 16 rows twice. d * code is exact in
 // fp32. Codes become bf16 128 + code, their low byte, by one interleave.
-inline aie::vector<bfloat16, 32> q4nx_values(const aie::vector<uint8_t, 32>& codes,
+template <bool kMinima>
+inline aie::vector<bfloat16, 32> int4_values(const aie::vector<uint8_t, 32>& codes,
                                              const aie::vector<bfloat16, 32>& d, const Sums& m) {
   const auto magic = aie::broadcast<uint8_t, 32>(0x43);  // high byte of bf16 128
   const auto zipped = aie::interleave_zip(codes, magic, 1);
   const auto wide = aie::concat(zipped.first, zipped.second).template cast_to<bfloat16>();
-  const Sums offset(aie::broadcast<float, 32>(-128.0f));
+  const Sums offset(aie::broadcast<float, 32>(code_offset(kMinima)));
   const auto code = aie::add(Sums(wide), offset).template to_vector<bfloat16>();
   const auto product = aie::mac(Sums(aie::zeros<float, 32>()), code, d);
   return aie::add(product, m).template to_vector<bfloat16>();
 }
 
 // A sub-block of 16 rows x 8 columns, 64 bytes of codes: 8 rows of 8 columns in each vector.
-inline auto q4nx_rows(const uint8_t* codes, const aie::vector<bfloat16, 32>& d, const Sums& m) {
+template <bool kMinima>
+inline auto int4_rows(const uint8_t* codes, const aie::vector<bfloat16, 32>& d, const Sums& m) {
   const auto pair = aie::unpack(aie::load_v<128>(reinterpret_cast<const uint4*>(codes)));
-  const auto left =
-      aie::concat(q4nx_values(pair.extract<32>(0), d, m), q4nx_values(pair.extract<32>(1), d, m));
-  const auto right =
-      aie::concat(q4nx_values(pair.extract<32>(2), d, m), q4nx_values(pair.extract<32>(3), d, m));
+  const auto values = [&](unsigned i) {
+    return int4_values<kMinima>(pair.template extract<32>(i), d, m);
+  };
+  const auto left = aie::concat(values(0), values(1)), right = aie::concat(values(2), values(3));
   // (4 columns, 16 rows) twice -> 16 rows of 8 columns.
   return aie::interleave_zip(aie::transpose(left, 4, kHalfRows),
                              aie::transpose(right, 4, kHalfRows), 4);

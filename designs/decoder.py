@@ -6,6 +6,7 @@ that place is taken by the vector core, which computes what lies between the pro
 broadcasts x to all GEMV cores. Results go to memory, from where the next step reads them; the
 buffers of the memtiles hold the weights that arrive meanwhile, so that reads never stop. Streams
 (backend/ops/decoder) write no runtime parameters: tables in front of the data bound all loops.
+There is one configuration for each size of weight blocks.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from .hardware import FIRST_CORE_ROW, Tile
 from .lowering import forms
 from .worker import Word
 
-BLOCK_BYTES: int = facts.BLOCK_BYTES
 RUN_BLOCKS = 5  # of a core that follow each other in memory: a DRAM read
 X_BYTES, PIECE_BYTES = facts.GEMV_X_BYTES_OF_ONE, facts.GEMV_PIECE_BYTES
 GEMV_WORDS: tuple[str, ...] = (
@@ -34,17 +34,20 @@ _VECTOR_ROW = 2
 # Buffers: runs of weights in the memtile, blocks in a core, chunks of keys and values in a core. A
 # memtile has one chunk, whose keys leave while its values arrive, and one piece of results: its
 # BDs and its memory are for weights.
-_RUNS, _BLOCKS, _CHUNKS = 9, 6, 2
+_RUNS, _BLOCKS, _CHUNKS = {False: 9, True: 10}, 6, 2  # runs of large and of small blocks
 
 
-def design(generation: str) -> Design:
-    """The decode design of a generation ("npu1", "npu2"). Raises DesignError."""
-    out = Design("decoder", generation, object_file="decoder.o")
+def design(generation: str, small: bool = False) -> Design:
+    """The decode design of a generation ("npu1", "npu2"). small: for weights in blocks of 4608
+    bytes (formats "q4_0", "q8_0") instead of 5120. Raises DesignError."""
+    name = "decoder_small" if small else "decoder"
+    out = Design(name, generation, object_file=f"{name}.o")
     last = out.columns - 1
     out.params = {
         "columns": out.columns,
         "pairs": last,
         "run_blocks": RUN_BLOCKS,
+        "block_bytes": _block_bytes(small),
         "x_bytes": X_BYTES,
         "in_bytes": facts.VECTOR_IN_BYTES,
         "out_bytes": facts.VECTOR_OUT_BYTES,
@@ -57,10 +60,11 @@ def design(generation: str) -> Design:
         "x", vector, multipliers, X_BYTES // 2, "bfloat16", producer_channel=0, consumer_channel=1
     )
     for col in range(out.columns):
-        weights = _weights(out, col)
+        weights = _weights(out, col, small)
         results = _results(out, col)
         for i, core in enumerate(_rows(out, col, _GEMV_ROWS)):
-            _gemv_worker(out, core, col * len(_GEMV_ROWS) + i, weights[i], x, results[i])
+            index = col * len(_GEMV_ROWS) + i
+            _gemv_worker(out, core, index, weights[i], x, results[i], small)
         if col < last:
             _pair(out, col)
     _vector(out, vector, x)
@@ -74,16 +78,21 @@ def _rows(out: Design, col: int, rows: tuple[int, ...]) -> list[Tile]:
     return [out.tile(col, FIRST_CORE_ROW + row) for row in rows]
 
 
-def _weights(out: Design, col: int) -> list[ObjectFifo]:
+def _block_bytes(small: bool) -> int:
+    return facts.SMALL_BLOCK_BYTES if small else facts.BLOCK_BYTES
+
+
+def _weights(out: Design, col: int, small: bool) -> list[ObjectFifo]:
     """Runs of blocks for each of a column's GEMV cores, side by side in an object."""
     cores, memtile = _rows(out, col, _GEMV_ROWS), out.tile(col, 1)
+    block_bytes = _block_bytes(small)
     whole = out.fifo(
-        f"W{col}", out.tile(col, 0), memtile, (len(cores), RUN_BLOCKS * BLOCK_BYTES), "uint8",
-        depth=_RUNS, producer_channel=0, consumer_channel=0,
+        f"W{col}", out.tile(col, 0), memtile, (len(cores), RUN_BLOCKS * block_bytes), "uint8",
+        depth=_RUNS[small], producer_channel=0, consumer_channel=0,
     )  # fmt: skip
     parts = [
         out.fifo(
-            f"w{col}_{core.row}", memtile, core, BLOCK_BYTES, "uint8", depth=(1, _BLOCKS),
+            f"w{col}_{core.row}", memtile, core, block_bytes, "uint8", depth=(1, _BLOCKS),
             producer_channel=1 + 2 * i, consumer_channel=0,
         )
         for i, core in enumerate(cores)
@@ -109,7 +118,7 @@ def _results(out: Design, col: int) -> list[ObjectFifo]:
 
 
 def _gemv_worker(
-    out: Design, core: Tile, index: int, w: ObjectFifo, x: ObjectFifo, y: ObjectFifo
+    out: Design, core: Tile, index: int, w: ObjectFifo, x: ObjectFifo, y: ObjectFifo, small: bool
 ) -> None:
     """Take the setup, keep x or stream it, multiply row-block after row-block, send pieces."""
     worker = out.worker(core)
@@ -121,7 +130,8 @@ def _gemv_worker(
     kept = worker.buffer(f"kept_{name}", "bfloat16", (facts.GEMV_KEPT_ELEMENTS,))
     results = worker.buffer(f"results_{name}", "int32", (facts.GEMV_Y_BYTES // 4,))
     setup, keep, piece = map(out.kernel, ("gemv_long_setup", "gemv_keep", "gemv_piece"))
-    block_kernel, kept_kernel = out.kernel("gemv_one"), out.kernel("gemv_kept")
+    prefix = "gemv_small" if small else "gemv"
+    block_kernel, kept_kernel = out.kernel(f"{prefix}_one"), out.kernel(f"{prefix}_kept")
 
     def word(label: str) -> Word:
         return Word(words, GEMV_WORDS.index(label))

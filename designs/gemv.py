@@ -1,11 +1,11 @@
 """FusedDQP: y = W x, weights dequantised and multiplied in registers (arXiv 2602.06063).
 
-Weights stay 4-bit, 8-bit or bfloat16 in DRAM, in blocks of one size; the setup names their format,
-so one configuration serves them all. Every shim channel streams the blocks of its cores: one core
-per channel reads its row-blocks in one linear run, several cores per channel get blocks from the
-memtile round-robin. x (up to eight vectors) is broadcast to all cores by channel 1 of the last
-column, once per row-block; its first object is a table of loop counts, so a stream writes no
-runtime parameters. The results of a column are joined in its memtile.
+Weights stay 4-bit, 8-bit or bfloat16 in DRAM, in blocks; the setup names their format, so one
+configuration serves all formats with blocks of a size. Every shim channel streams the blocks of its
+cores: one core per channel reads its row-blocks in one linear run, several cores per channel get
+blocks from the memtile round-robin. x (up to eight vectors) is broadcast to all cores by channel 1
+of the last column, once per row-block; its first object is a table of loop counts, so a stream
+writes no runtime parameters. The results of a column are joined in its memtile.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .hardware import FIRST_CORE_ROW, Tile, device_columns
 from .lowering import forms
 from .worker import Object, Word
 
-BLOCK_ROWS, BLOCK_BYTES = facts.BLOCK_ROWS, facts.BLOCK_BYTES
+BLOCK_ROWS = facts.BLOCK_ROWS
 COLUMNS: dict[str, int] = dict(facts.BLOCK_COLUMNS)  # of a block, by format, in the formats' order
 MAX_BATCH = facts.GEMV_BATCH
 X_BYTES = facts.GEMV_X_BYTES  # an object of x: bfloat16 lines of a block, (blocks, batch, columns)
@@ -40,6 +40,11 @@ class Options:
     generation: str
     cores: int
     channels: int  # shim MM2S channels per column
+    small: bool = False  # blocks of weights
+
+    @property
+    def block_bytes(self) -> int:
+        return facts.SMALL_BLOCK_BYTES if self.small else facts.BLOCK_BYTES
 
     @property
     def columns(self) -> int:
@@ -59,7 +64,12 @@ class Options:
         return [cores[:half], cores[half:]][: 1 if col == self.columns - 1 else 2]  # x takes one
 
 
-def options(generation: str, cores: int | None = None, channels: int = 2) -> Options:
+def options(
+    generation: str,
+    cores: int | None = None,
+    channels: int = 2,
+    small: bool = False,
+) -> Options:
     """The checked options; see `design`."""
     if generation not in ("npu1", "npu2"):
         raise DesignError(f'[gemv] generation is {generation!r}; use "npu1" or "npu2"')
@@ -73,23 +83,30 @@ def options(generation: str, cores: int | None = None, channels: int = 2) -> Opt
             f"[gemv] cores is {chosen!r}; with {channels} channel(s) per column {generation} can "
             f"use {', '.join(map(str, allowed))}"
         )
-    return Options(generation, chosen, channels)
+    return Options(generation, chosen, channels, small)
 
 
-def design(generation: str, cores: int | None = None, channels: int = 2) -> Design:
+def design(
+    generation: str,
+    cores: int | None = None,
+    channels: int = 2,
+    small: bool = False,
+) -> Design:
     """The GEMV design of a generation ("npu1", "npu2").
 
     cores: 16 (default), on npu2 also 8 or 32, on npu1 also 4 or 8; channels: shim channels per
     column that carry weights, 2 (default) or 1. The last column's second channel carries x, so with
-    two channels the cores of that channel stay idle. Raises DesignError.
+    two channels the cores of that channel stay idle; small: for weights in blocks of 4608 bytes
+    (formats "q4_0", "q8_0") instead of 5120. Raises DesignError.
     """
-    o = options(generation, cores, channels)
-    out = Design(f"gemv_{o.cores}c{o.channels}", o.generation, object_file="gemv.o")
+    o = options(generation, cores, channels, small)
+    name = "gemv_small" if o.small else "gemv"
+    out = Design(f"{name}_{o.cores}c{o.channels}", o.generation, object_file=f"{name}.o")
     out.params = {
         "columns": o.columns,
         "rows": o.rows,
         "channels": o.channels,
-        "block_bytes": BLOCK_BYTES,
+        "block_bytes": o.block_bytes,
         "x_bytes": X_BYTES,
         "y_bytes": Y_BYTES,
         "setup_words": SETUP_WORDS,
@@ -106,31 +123,31 @@ def design(generation: str, cores: int | None = None, channels: int = 2) -> Desi
         groups = o.groups(col)
         weights: list[ObjectFifo] = []
         for channel, group in enumerate(groups):
-            weights += _feed(out, col, channel, group)
+            weights += _feed(out, o, col, channel, group)
         results = _drain(out, o, col)
         members = [core for group in groups for core in group]
         for core, w, y in zip(members, weights, results, strict=True):
             index = col * o.rows + core.row - FIRST_CORE_ROW
-            _worker(out, core, index, w, x, y)
+            _worker(out, o, core, index, w, x, y)
     return out
 
 
 configuration, mlir = forms(design)
 
 
-def _feed(out: Design, col: int, channel: int, group: list[Tile]) -> list[ObjectFifo]:
+def _feed(out: Design, o: Options, col: int, channel: int, group: list[Tile]) -> list[ObjectFifo]:
     """The blocks of one shim channel: straight to its core, or round-robin to several by L2."""
     shim, port = out.tile(col, 0), f"W{col}_{channel}"
     if len(group) == 1:
-        out.shim_bd(shim, facts.GEMV_WEIGHT_BD + channel, PRECONFIGURED_BLOCKS * BLOCK_BYTES)
+        out.shim_bd(shim, facts.GEMV_WEIGHT_BD + channel, PRECONFIGURED_BLOCKS * o.block_bytes)
         return [
             out.fifo(
-                f"w1_{col}_{group[0].row}", shim, group[0], BLOCK_BYTES, "uint8",
+                f"w1_{col}_{group[0].row}", shim, group[0], o.block_bytes, "uint8",
                 depth=_DEPTH_DIRECT, port=port, producer_channel=channel, consumer_channel=0,
             )
         ]  # fmt: skip
     return out.scatter(
-        port, group, BLOCK_BYTES, "uint8", depth=_DEPTH_MEMTILE[len(group)],
+        port, group, o.block_bytes, "uint8", depth=_DEPTH_MEMTILE[len(group)],
         part_depth=_DEPTH_SPLIT, channel=channel, part_channel=0,
     )  # fmt: skip
 
@@ -151,10 +168,11 @@ def _drain(out: Design, o: Options, col: int) -> list[ObjectFifo]:
 
 
 def _worker(
-    out: Design, core: Tile, index: int, w: ObjectFifo, x: ObjectFifo, y: ObjectFifo
+    out: Design, o: Options, core: Tile, index: int, w: ObjectFifo, x: ObjectFifo, y: ObjectFifo
 ) -> None:
     """One core: take the setup, then multiply row-block after row-block."""
-    setup, gemv = out.kernel("gemv_setup"), out.kernel("gemv_block")
+    setup = out.kernel("gemv_setup")
+    gemv = out.kernel("gemv_small_block" if o.small else "gemv_block")
     worker = out.worker(core)
     name = f"{core.col}_{core.row}"
     words = worker.buffer(f"setup_{name}", "int32", (SETUP_WORDS,))

@@ -10,6 +10,7 @@ that streams (backend/ops/prefill) write no runtime parameters.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from npu._npu import facts
@@ -147,8 +148,11 @@ class _Core:
         self._job = w.buffer(f"job_{name}", "int32", (facts.PREFILL_JOB_WORDS,))
 
     def overlays(self) -> None:
-        """A program per kind of job, which takes as many as the first header says."""
-        self._overlay("products", "begin_product", self._pass, self._product)
+        """A program per kind of job, which takes as many as the first header says; of products one
+        per size of weight blocks."""
+        for size in ("", "small_"):
+            product = functools.partial(self._product, size)
+            self._overlay(f"{size}products", "begin_product", self._pass, product)
         self._overlay("norm", "begin", self._constants, self._pass, self._norm)
         self._overlay("geglu", "begin", self._pass, self._geglu)
         self._overlay("rotation", "begin", self._constants, self._pass, self._rotation)
@@ -176,13 +180,13 @@ class _Core:
             w.call(self._kernel("constant"), w.acquire(self._a), self._store, self._job)
             w.release(self._a)
 
-    def _product(self) -> None:
+    def _product(self, size: str) -> None:
         w, store, work, job, word = self._w, self._store, self._work, self._job, self._word
         shape = word("m"), word("blocks")
         with w.loop(word("clear")):
             w.call(self._kernel("clear"), store, work, job, *shape)
         with w.loop(word("own_holds")):
-            self._multiply()
+            self._multiply(size)
         with w.loop(word("factors")):
             w.call(self._kernel("scale"), w.acquire(self._a), store, work, *shape)
             w.release(self._a)
@@ -190,21 +194,21 @@ class _Core:
             w.call(self._kernel("piece"), store, w.acquire(self._c), work, job, *shape)
             w.release(self._c)
 
-    def _multiply(self) -> None:
+    def _multiply(self, size: str) -> None:
         """A range of columns of the held blocks of W, times A object by object."""
         w, word = self._w, self._word
         held = w.acquire_some(self._b, word("held"), MAX_BLOCKS)
         shape = word("m"), word("blocks"), word("format")
         core = self._store, self._work, self._job, *shape
         with w.loop(word("before")):
-            w.call(self._kernel("multiply"), w.acquire(self._a), *held, *core)
+            w.call(self._kernel(f"{size}multiply"), w.acquire(self._a), *held, *core)
             w.release(self._a)
         with w.loop(word("expands")):
-            w.call(self._kernel("expand"), *held, self._work, self._job, *shape)
+            w.call(self._kernel(f"{size}expand"), *held, self._work, self._job, *shape)
         # The next blocks come while the last objects are multiplied.
         w.release_some(self._b, word("held"), MAX_BLOCKS)
         with w.loop(word("behind")):
-            w.call(self._kernel("finish"), w.acquire(self._a), *core)
+            w.call(self._kernel(f"{size}finish"), w.acquire(self._a), *core)
             w.release(self._a)
 
     def _norm(self) -> None:

@@ -26,9 +26,10 @@ GemvReads::GemvReads(GemvReadShape shape, const arch::Timing& timing)
   const int cores = shape_.cores_per_port;
   round_ = row_block * cores;
   // A channel pauses between row-blocks and is no faster than its cores.
-  const kernels::Declaration& gemv = *kernels::find_declaration("gemv_block", shape_.generation);
+  const kernels::Declaration& gemv = *kernels::find_declaration(
+      blocks::is_small(shape_.format) ? "gemv_small_block" : "gemv_block", shape_.generation);
   const double compute =
-      blocks::kBytes * cores /
+      static_cast<double>(blocks::bytes_of(shape_.format)) * cores /
       kernels::call_cycles(gemv, timing,
                            kernels::Integers{shape_.batch, static_cast<int64_t>(shape_.format)});
   const double pause = timing.shim_task_start + timing.bd_overhead;

@@ -38,13 +38,21 @@ void init_facts(nb::module_& m) {
   sub.attr("Q4NX_BLOCK_BYTES") = q4nx::kBlockBytes;
   sub.attr("BLOCK_ROWS") = blocks::kRows;
   sub.attr("BLOCK_BYTES") = blocks::kBytes;
+  sub.attr("SMALL_BLOCK_BYTES") = blocks::kSmallBytes;
+  sub.attr("Q4_0_CODES_AT") = blocks::q4_0::kCodesAt;
+  sub.attr("Q4_0_ZERO") = blocks::q4_0::kZero;
   sub.attr("Q8_GROUP") = blocks::q8::kGroup;
   sub.attr("Q8_CODES_AT") = blocks::q8::kCodesAt;
-  nb::dict columns;
+  sub.attr("Q8_0_GROUP") = blocks::q8_0::kGroup;
+  sub.attr("Q8_0_CODES_AT") = blocks::q8_0::kCodesAt;
+  nb::dict columns, bytes;  // in the order of blocks::Format
   for (int32_t i = 0; i < blocks::kFormats; ++i) {
-    columns[blocks::kFormatNames[i]] = blocks::columns_of(static_cast<blocks::Format>(i));
+    const auto format = static_cast<blocks::Format>(i);
+    columns[blocks::kFormatNames[i]] = blocks::columns_of(format);
+    bytes[blocks::kFormatNames[i]] = blocks::bytes_of(format);
   }
-  sub.attr("BLOCK_COLUMNS") = columns;  // in the order of blocks::Format
+  sub.attr("BLOCK_COLUMNS") = columns;
+  sub.attr("BYTES_OF_BLOCK") = bytes;
   sub.attr("GEMV_BATCH") = gemv::kMaxBatch;
   sub.attr("GEMV_TOP") = ops::kMaxTop;
   sub.attr("GEMV_TOP_OUTPUT") = static_cast<int>(gemv::Output::kTop);

@@ -52,7 +52,7 @@ void init_weights(nb::module_& m) {
            type, name.c_str());
     }
     const int64_t count = blocks::row_blocks(rows) * blocks::column_blocks(k, format);
-    if (out.shape(0) != static_cast<size_t>(count * blocks::kBytes)) {
+    if (out.shape(0) != static_cast<size_t>(count * blocks::bytes_of(format))) {
       fail(ErrorKind::kShape, "[convert_rows] the output has %zu bytes, %lld blocks are needed",
            out.shape(0), static_cast<long long>(count));
     }

@@ -336,12 +336,13 @@ DecoderModel decoder_model_of(const Request& request) {
   shape.vocabulary = request.get("vocabulary", 64, kMost);
   shape.attention_scale = 1 / std::sqrt(static_cast<float>(shape.dim));
   const int64_t common = request.get("format", 0, blocks::kFormats - 1);
-  int64_t next = 0;
+  int64_t next = 0, slack = 0;
   const auto matrix = [&](const char* of, int64_t n, int64_t k) -> DecoderMatrix {
     const int64_t own = request.get(of, -1, blocks::kFormats - 1);
     const auto format = static_cast<blocks::Format>(own < 0 ? common : own);
     const DecoderSegment segment{0, next, n, k, format};
-    next += segment.row_blocks() * segment.column_blocks() * blocks::kBytes;
+    next += segment.bytes();
+    slack = std::max(slack, segment.slack());
     return {segment};
   };
   const int64_t sliding = request.get("sliding", 0, 1024), global = request.get("global", 0, 1024);
@@ -356,7 +357,7 @@ DecoderModel decoder_model_of(const Request& request) {
     model.layers.push_back(std::move(layer));
   }
   model.head = matrix("format_head", shape.vocabulary, shape.width);
-  model.region_bytes = {next};
+  model.region_bytes = {next + slack};
   return model;
 }
 

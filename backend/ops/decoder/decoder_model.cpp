@@ -24,7 +24,7 @@ void check_matrix(const char* what, const DecoderModel& model, const DecoderMatr
     const auto region = static_cast<size_t>(segment.region);
     if (segment.k != columns || segment.region < 0 || region >= model.region_bytes.size() ||
         segment.offset < 0 || segment.offset % 4 != 0 ||
-        segment.offset + segment.bytes() > model.region_bytes[region]) {
+        segment.offset + segment.bytes() + segment.slack() > model.region_bytes[region]) {
       fail(ErrorKind::kShape,
            "[decoder] %s: a part of %lld x %lld at byte %lld of region %d does "
            "not fit; expected %lld columns inside the region",
@@ -70,6 +70,7 @@ DecoderArray DecoderArray::of(const Configuration& configuration) {
   array.columns = static_cast<int>(configuration.param("columns", 2, columns));
   array.pairs = static_cast<int>(configuration.param("pairs", 1, array.columns - 1));
   array.run_blocks = configuration.param("run_blocks", 1, 8);
+  array.block_bytes = configuration.param("block_bytes", blocks::kSmallBytes, blocks::kBytes);
   return array;
 }
 

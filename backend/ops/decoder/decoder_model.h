@@ -18,6 +18,7 @@ struct DecoderArray {
   int columns;  // two GEMV cores each
   int pairs;    // columns with attention cores; the vector core is in the column after them
   int64_t run_blocks;
+  int64_t block_bytes;  // of weights
   arch::Generation generation;
   static constexpr int kRows = 2;  // GEMV cores of a column
   // Partial results of a key head: the pairs' records share a table.
@@ -37,7 +38,10 @@ struct DecoderSegment {
 
   int64_t row_blocks() const { return blocks::row_blocks(n); }
   int64_t column_blocks() const { return blocks::column_blocks(k, format); }
-  int64_t bytes() const { return row_blocks() * column_blocks() * blocks::kBytes; }
+  int64_t block_bytes() const { return blocks::bytes_of(format); }
+  int64_t bytes() const { return row_blocks() * column_blocks() * block_bytes(); }
+  // What objects of a large block's size read beyond it (ops/prefill).
+  int64_t slack() const { return blocks::kBytes - block_bytes(); }
 };
 using DecoderMatrix = std::vector<DecoderSegment>;
 

@@ -20,7 +20,7 @@ int64_t max_iteration() { return arch::tile_geometry(arch::TileKind::kShim).max_
 // the queue of a channel.
 int64_t max_rounds(const DecoderArray& array, int64_t column_blocks) {
   const int64_t step = arch::tile_geometry(arch::TileKind::kShim).max_step;
-  const int64_t by_step = step / (blocks::kBytes / 4);
+  const int64_t by_step = step / (array.block_bytes / 4);
   const int64_t by_queue = kMaxTasks * max_iteration() * array.run_blocks;
   return std::max<int64_t>(1, std::min(by_step, by_queue) / column_blocks);
 }
@@ -89,20 +89,20 @@ std::vector<DecoderPass::Task> DecoderPass::reads(const DecoderArray& array, int
   const Column& share = columns[static_cast<size_t>(column)];
   std::vector<Task> tasks;
   if (share.rounds == 0) return tasks;
-  constexpr int64_t kHalf = blocks::kBytes / 8;  // words: a block is longer than a wrap field
+  const int64_t words = array.block_bytes / 4;
   const int64_t run = array.run_blocks, count = share.rounds * segment.column_blocks();
   const int64_t begin = share.first * segment.column_blocks() - share.before;
   const int64_t runs = divide_up(count, run);
   for (int64_t done = 0; done < runs; done += max_iteration()) {
     const int64_t repeats = std::min(max_iteration(), runs - done);
     arch::Bd bd;
-    bd.length = static_cast<uint32_t>(DecoderArray::kRows * run * blocks::kBytes / 4);
-    bd.wrap[0] = bd.step[1] = static_cast<uint32_t>(kHalf);
+    bd.length = static_cast<uint32_t>(DecoderArray::kRows * run * words);
+    bd.wrap[0] = bd.step[1] = static_cast<uint32_t>(words / 2);  // a block is longer than a wrap
     bd.wrap[1] = static_cast<uint32_t>(2 * run);
-    bd.step[2] = static_cast<uint32_t>(count * blocks::kBytes / 4);
-    bd.iteration_step = static_cast<uint32_t>(run * blocks::kBytes / 4);
+    bd.step[2] = static_cast<uint32_t>(count * words);
+    bd.iteration_step = static_cast<uint32_t>(run * words);
     bd.iteration_wrap = static_cast<uint32_t>(repeats);
-    tasks.push_back({segment.offset + (begin + done * run) * blocks::kBytes, bd, repeats});
+    tasks.push_back({segment.offset + (begin + done * run) * array.block_bytes, bd, repeats});
   }
   return tasks;
 }
@@ -157,6 +157,7 @@ std::vector<DecoderPass> decoder_passes(const DecoderArray& array, const Decoder
   std::vector<DecoderPass> out;
   int64_t rows = 0;
   for (const DecoderSegment& segment : matrix) {
+    blocks::check_block_bytes("decoder", segment.format, array.block_bytes);
     const int64_t q = segment.column_blocks(), total = segment.row_blocks();
     // Rounds are not equally many: leave room for a column to have a quarter more.
     const int64_t most_rounds = max_rounds(array, q);
@@ -184,8 +185,8 @@ std::vector<DecoderPass> decoder_passes(const DecoderArray& array, const Decoder
         const int64_t pad = divide_up(count, array.run_blocks) * array.run_blocks - count;
         const int64_t end = column.first * q + DecoderArray::kRows * count + pad;
         const int64_t limit = model.region_bytes[static_cast<size_t>(segment.region)];
-        if (segment.offset + end * blocks::kBytes > limit) column.before = pad;
-        if (segment.offset + (column.first * q - column.before) * blocks::kBytes < 0) {
+        if (segment.offset + end * array.block_bytes > limit) column.before = pad;
+        if (segment.offset + (column.first * q - column.before) * array.block_bytes < 0) {
           fail(ErrorKind::kShape,
                "[decoder] a matrix of %lld x %lld has too few blocks for a run of %lld; use the "
                "host path",

@@ -32,7 +32,7 @@ std::vector<Submission> submissions(const Configuration& configuration, const Re
   });
   const int64_t count = problem.row_blocks * problem.column_blocks;
   return {{std::move(words),
-           {ArgumentLayout::input("blocks", count * blocks::kBytes),
+           {ArgumentLayout::input("blocks", count * blocks::bytes_of(array.format)),
             ArgumentLayout::output("out", count * tile_bytes(array.format))}}};
 }
 
@@ -85,7 +85,7 @@ RunReport Dequant::expand(const BlockWeights& w, const RowBlocks& part, std::byt
   Device& device = operation_.device();
   const int64_t q = w.column_blocks, count = padded_row_blocks(array_, part.count);
   const int64_t width = q * blocks::columns_of(w.format);
-  const auto row_bytes = static_cast<size_t>(q * blocks::kBytes);
+  const auto row_bytes = static_cast<size_t>(q * blocks::bytes_of(w.format));
   BufferRef blocks = w.blocks.after(static_cast<size_t>(part.first) * row_bytes);
   blocks.bytes = static_cast<size_t>(part.count) * row_bytes;
   if (count > part.count) {

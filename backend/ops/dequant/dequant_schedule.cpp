@@ -17,8 +17,6 @@ namespace npu::ops {
 namespace {
 
 constexpr int kRing = 4;  // tasks in flight per lane: 4 BDs each of two channels
-constexpr uint32_t kHalfBlockWords = blocks::kBytes / 8;  // a block is longer than a wrap field
-constexpr int64_t kBlockWords = blocks::kBytes / 4;
 
 class DequantCommands : private ShimCommands {
  public:
@@ -26,6 +24,7 @@ class DequantCommands : private ShimCommands {
                   const DequantProblem& problem)
       : ShimCommands(builder, configuration),
         array_(DequantArray::of(configuration)),
+        block_words_(blocks::bytes_of(array_.format) / 4),
         run_words_(blocks::columns_of(array_.format) * 2 / 4),
         rows_(problem.row_blocks),
         columns_(problem.column_blocks) {
@@ -54,8 +53,8 @@ class DequantCommands : private ShimCommands {
     }
     // Between row-blocks that a lane takes one after the other.
     const int64_t step =
-        array_.cores * columns_ * std::max(kBlockWords, blocks::kRows * run_words_);
-    if (columns_ * kBlockWords > arch::tile_geometry(arch::TileKind::kShim).max_step ||
+        array_.cores * columns_ * std::max(block_words_, blocks::kRows * run_words_);
+    if (columns_ * block_words_ > arch::tile_geometry(arch::TileKind::kShim).max_step ||
         rows_ > (int64_t{1} << 40) / step) {
       fail(ErrorKind::kShape,
            "[dequantize] W has %lld x %lld blocks, more than the shim's BDs can address; split it",
@@ -88,7 +87,7 @@ class DequantCommands : private ShimCommands {
     std::vector<Task> out;
     // Pairs that are whole and begin where they should.
     const int64_t whole = std::min(end / columns_, rows_ / cores) - first / columns_;
-    const int64_t step = cores * columns_ * std::max(kBlockWords, blocks::kRows * run_words_);
+    const int64_t step = cores * columns_ * std::max(block_words_, blocks::kRows * run_words_);
     if (first % columns_ == 0 && columns_ < whole &&
         step <= arch::tile_geometry(arch::TileKind::kShim).max_step) {
       const int64_t begin = first / columns_;
@@ -113,12 +112,12 @@ class DequantCommands : private ShimCommands {
     const Port& from = *port(strf("W%d_%d", to.col, to.channel));
     const int slot = slot_of_ring * array_.lanes + to.channel;
     // In: a block of every row-block, as two halves.
-    arch::Bd in = task_bd(array_.cores * kBlockWords, task);
-    in.wrap[0] = in.step[1] = kHalfBlockWords;
+    arch::Bd in = task_bd(array_.cores * block_words_, task);
+    in.wrap[0] = in.step[1] = static_cast<uint32_t>(block_words_ / 2);  // longer than a wrap field
     in.wrap[1] = 2;
-    in.step[2] = static_cast<uint32_t>(columns_ * kBlockWords);
+    in.step[2] = static_cast<uint32_t>(columns_ * block_words_);
     in.iteration_step =
-        iteration(task.row_step * columns_ * kBlockWords + task.column_step * kBlockWords);
+        iteration(task.row_step * columns_ * block_words_ + task.column_step * block_words_);
     const int64_t block = task.row * columns_ + task.column;
     // Out: rows of a block.
     arch::Bd out = task_bd(array_.cores * blocks::kRows * run_words_, task);
@@ -130,7 +129,7 @@ class DequantCommands : private ShimCommands {
         task.row * blocks::kRows * columns_ * run_words_ + task.column * run_words_;
     // The output waits before blocks arrive.
     push_bd(to, kRing * array_.lanes + slot, out, kDequantOut, word * 4, task.repeats, true);
-    push_bd(from, slot, in, kDequantBlocks, block * blocks::kBytes, task.repeats, false);
+    push_bd(from, slot, in, kDequantBlocks, block * block_words_ * 4, task.repeats, false);
   }
 
   static uint32_t iteration(int64_t step) {
@@ -144,6 +143,7 @@ class DequantCommands : private ShimCommands {
   }
 
   DequantArray array_;
+  int64_t block_words_;
   int64_t run_words_;       // of a row of an expanded block
   int64_t rows_, columns_;  // blocks
   std::vector<Lane<Task>> lanes_;
@@ -159,8 +159,9 @@ DequantArray DequantArray::of(const Configuration& configuration) {
   array.columns = param("columns", 1, arch::device_geometry(configuration.generation).columns);
   array.lanes = param("lanes", 1, 2);
   array.cores = param("lane_cores", 1, arch::kCoreRows / array.lanes);
-  param("block_bytes", blocks::kBytes, blocks::kBytes);
   array.format = static_cast<blocks::Format>(param("format", 0, blocks::kFormats - 1));
+  const int64_t bytes = blocks::bytes_of(array.format);
+  param("block_bytes", bytes, bytes);
   return array;
 }
 

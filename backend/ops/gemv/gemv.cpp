@@ -52,7 +52,7 @@ std::vector<Submission> submissions(const Configuration& configuration, const Re
   });
   const int64_t count = problem.row_blocks * problem.column_blocks;
   return {{std::move(words),
-           {ArgumentLayout::input("w", count * blocks::kBytes),
+           {ArgumentLayout::input("w", count * array.block_bytes),
             ArgumentLayout::input("x", schedule.x_bytes, std::as_bytes(std::span(schedule.setup))),
             ArgumentLayout::output("y", schedule.y_bytes)}}};
 }
@@ -67,7 +67,7 @@ const OperationType kGemvType = {
      {"batch", "vectors: 1, 2, 4 or 8", 1},
      {"output", "0: bfloat16, 1: float32, 2: the largest", 0},
      {"top", "entries per vector of output 2", 0},
-     {"format", "of W; 0: q4nx, 1: q8, 2: bf16", 0}},
+     {"format", "of W; 0: q4nx, 1: q8, 2: bf16; 3: q4_0, 4: q8_0, of small blocks", 0}},
     {{"1B qkv", {{"n", 1536}, {"k", 1152}}},
      {"1B down, batch 8", {{"n", 1152}, {"k", 6912}, {"batch", 8}}},
      {"1B head, top 4", {{"n", 32768}, {"k", 1152}, {"output", 2}, {"top", 4}}},
@@ -89,13 +89,14 @@ std::shared_ptr<const BlockWeights> Gemv::bind(std::span<const std::byte> data, 
   w->k = k;
   w->row_blocks = blocks::row_blocks(n);
   w->column_blocks = blocks::column_blocks(k, format);
-  const auto bytes = static_cast<size_t>(w->row_blocks * w->column_blocks * blocks::kBytes);
+  blocks::check_block_bytes("gemv", format, array_.block_bytes);
+  const auto bytes = static_cast<size_t>(w->row_blocks * w->column_blocks * array_.block_bytes);
   if (data.size() != bytes) {
     fail(ErrorKind::kShape,
-         "[gemv] W of (%lld, %lld) has %lld x %lld blocks of 5120 bytes, %zu bytes; %zu were given",
+         "[gemv] W of (%lld, %lld) has %lld x %lld blocks of %lld bytes, %zu bytes; %zu were given",
          static_cast<long long>(n), static_cast<long long>(k),
-         static_cast<long long>(w->row_blocks), static_cast<long long>(w->column_blocks), bytes,
-         data.size());
+         static_cast<long long>(w->row_blocks), static_cast<long long>(w->column_blocks),
+         static_cast<long long>(array_.block_bytes), bytes, data.size());
   }
   const auto guard = operation_.lock();
   Device& device = operation_.device();
@@ -110,7 +111,7 @@ std::shared_ptr<const BlockWeights> Gemv::bind(std::span<const std::byte> data, 
   }
   // Row-blocks that only fill cores up are zero.
   w->row_blocks = std::max(w->row_blocks, array_.min_row_blocks());
-  const auto padded = static_cast<size_t>(w->row_blocks * w->column_blocks * blocks::kBytes);
+  const auto padded = static_cast<size_t>(w->row_blocks * w->column_blocks * array_.block_bytes);
   w->buffer = device.allocate(padded);
   std::memcpy(w->buffer->host(), data.data(), bytes);
   std::memset(w->buffer->host() + bytes, 0, padded - bytes);

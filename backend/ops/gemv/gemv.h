@@ -22,7 +22,7 @@ class Gemv {
  public:
   Gemv(std::shared_ptr<SharedDevice> device, Configuration configuration);
 
-  // `data`: ceil(n / 32) x ceil(k / columns of a block) blocks of 5120 bytes, row-blocks first.
+  // `data`: ceil(n / 32) x ceil(k / columns of a block) blocks of the format, row-blocks first.
   // Read in place if the device reaches them there. Thread-safe, as is everything below.
   std::shared_ptr<const BlockWeights> bind(std::span<const std::byte> data, int64_t n, int64_t k,
                                            npu::blocks::Format format);

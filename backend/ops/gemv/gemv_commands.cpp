@@ -21,7 +21,6 @@ constexpr int kMaxRepeats = 256;  // executions of one task
 constexpr int kRing = 4;          // tasks in flight per weight channel, a BD each
 // BD numbers of a shim tile: weights (those of the two channels in turn), x, results.
 constexpr int kXBd = 2 * kRing, kYBd = kXBd + 2;
-constexpr uint32_t kHalfBlockWords = blocks::kBytes / 8;  // a block is longer than a wrap field
 
 class GemvCommands : private ShimCommands {
  public:
@@ -109,17 +108,17 @@ class GemvCommands : private ShimCommands {
     int64_t at = first * row_block, left = rounds * row_block;  // blocks
     std::vector<Task> tasks;
     if (uses_preconfigured(rounds)) {
-      tasks.push_back({at * blocks::kBytes, {}, 1, true});
+      tasks.push_back({at * array_.block_bytes, {}, 1, true});
       at += array_.preconfigured_blocks;
       left -= array_.preconfigured_blocks;
     }
     while (left > 0) {
       const int64_t length = std::min(left, row_block);
       const int64_t count = std::min(max_iteration(), left / length);
-      arch::Bd bd = shim_bd(length * blocks::kBytes / 4);
+      arch::Bd bd = shim_bd(length * array_.block_bytes / 4);
       bd.iteration_step = bd.length;
       bd.iteration_wrap = static_cast<uint32_t>(count);
-      tasks.push_back({at * blocks::kBytes, bd, count});
+      tasks.push_back({at * array_.block_bytes, bd, count});
       at += count * length;
       left -= count * length;
     }
@@ -128,19 +127,20 @@ class GemvCommands : private ShimCommands {
 
   // Round by round: for each column block, the blocks of `cores` neighbouring row-blocks.
   std::vector<Task> interleaved_tasks(int64_t first, int64_t rounds, int cores) const {
-    const int64_t row_block = problem_.column_blocks * blocks::kBytes;
+    const int64_t row_block = problem_.column_blocks * array_.block_bytes;
     const int64_t limit = max_iteration();
     std::vector<Task> tasks;
     for (int64_t round = 0; round < rounds; ++round) {
       for (int64_t q = 0; q < problem_.column_blocks; q += limit) {
         const int64_t count = std::min(limit, problem_.column_blocks - q);
-        arch::Bd bd = shim_bd(cores * blocks::kBytes / 4);
-        bd.wrap[0] = bd.step[1] = kHalfBlockWords;
+        arch::Bd bd = shim_bd(cores * array_.block_bytes / 4);
+        // A block is longer than a wrap field.
+        bd.wrap[0] = bd.step[1] = static_cast<uint32_t>(array_.block_bytes / 8);
         bd.wrap[1] = 2;
         bd.step[2] = static_cast<uint32_t>(row_block / 4);
-        bd.iteration_step = blocks::kBytes / 4;
+        bd.iteration_step = static_cast<uint32_t>(array_.block_bytes / 4);
         bd.iteration_wrap = static_cast<uint32_t>(count);
-        tasks.push_back({(first + round * cores) * row_block + q * blocks::kBytes, bd, count});
+        tasks.push_back({(first + round * cores) * row_block + q * array_.block_bytes, bd, count});
       }
     }
     return tasks;

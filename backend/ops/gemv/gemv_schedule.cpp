@@ -31,6 +31,7 @@ int64_t divisor_up_to(int64_t n, int64_t max) {
 }
 
 void check(const GemvArray& array, const GemvProblem& p) {
+  blocks::check_block_bytes("gemv", p.format, array.block_bytes);
   if (p.row_blocks < array.min_row_blocks() || p.column_blocks < 1) {
     fail(ErrorKind::kShape,
          "[gemv] W has %lld x %lld blocks; this configuration needs at least %lld x 1",
@@ -52,7 +53,7 @@ void check(const GemvArray& array, const GemvProblem& p) {
          static_cast<long long>(p.row_blocks), static_cast<long long>(p.column_blocks),
          static_cast<long long>(kMaxRowBlocks), static_cast<long long>(kMaxColumnBlocks));
   }
-  const int64_t step = p.column_blocks * blocks::kBytes / 4;
+  const int64_t step = p.column_blocks * array.block_bytes / 4;
   if (step > arch::tile_geometry(arch::TileKind::kShim).max_step) {
     fail(ErrorKind::kOutOfRange,
          "[gemv] row-blocks of %lld blocks are further apart than a shim BD can step; split K",
@@ -131,7 +132,7 @@ void partition(const GemvArray& array, const GemvProblem& p, const arch::Timing&
   for (int c = 0; c < array.columns; ++c) shape.ports.push_back(array.ports(c));
   shape.cores_per_port = array.cores_per_port();
   shape.preconfigured = array.preconfigured_blocks > 0;
-  shape.row_block_bytes = p.column_blocks * blocks::kBytes;
+  shape.row_block_bytes = p.column_blocks * array.block_bytes;
   shape.batch = p.batch;
   shape.format = p.format;
   shape.x_bytes = schedule.resident ? 0 : schedule.x_objects * array.x_bytes;
@@ -229,7 +230,7 @@ GemvArray GemvArray::of(const Configuration& configuration) {
   array.columns = static_cast<int>(param("columns", 1, columns));
   array.rows = static_cast<int>(param("rows", 1, arch::kCoreRows));
   array.channels = static_cast<int>(param("channels", 1, 2));
-  param("block_bytes", blocks::kBytes, blocks::kBytes);
+  array.block_bytes = param("block_bytes", blocks::kSmallBytes, blocks::kBytes);
   array.x_bytes = param("x_bytes", kGemvBatch * q4nx::kColumns * 2, 1 << 16);
   array.y_bytes = param("y_bytes", kGemvBatch * blocks::kRows * 2, 1 << 16);
   array.preconfigured_blocks = param("preconfigured_blocks", 0, 1 << 10);

@@ -27,8 +27,9 @@ inline constexpr int64_t kGemvTopBytes = gemv::kTopBytes;
 
 // What a GEMV configuration fixes (its `param` lines).
 struct GemvArray {
-  int columns, rows;  // cores; with two channels the last column has half its rows
-  int channels;       // weight channels per column; the last column has one less if 2
+  int columns, rows;    // cores; with two channels the last column has half its rows
+  int channels;         // weight channels per column; the last column has one less if 2
+  int64_t block_bytes;  // of W's blocks
   int64_t x_bytes, y_bytes;
   int64_t preconfigured_blocks;  // of a weight channel's preconfigured BD; 0: none
   arch::Generation generation;

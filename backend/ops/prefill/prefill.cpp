@@ -215,7 +215,7 @@ struct Weights {
   int64_t first = 0, end = 0;  // bytes
   void add(const DecoderSegment& segment) {
     first = end == 0 ? segment.offset : std::min(first, segment.offset);
-    end = std::max(end, segment.offset + segment.bytes());
+    end = std::max(end, segment.offset + segment.bytes() + segment.slack());
   }
 };
 

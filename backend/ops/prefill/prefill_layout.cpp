@@ -35,11 +35,15 @@ void check_matrix(const DecoderMatrix& matrix) {
   for (const DecoderSegment& segment : matrix) {
     if (segment.n % kSlice != 0)
       refuse("the number of rows of a matrix", segment.n, "multiples of 32");
+    // A step has one program.
+    if (segment.block_bytes() != matrix.front().block_bytes())
+      refuse("the size of a block", segment.block_bytes(), "one size per matrix");
   }
 }
 
-// By prefill::Kind.
-constexpr const char* kProgramNames[] = {"products", "norm", "geglu", "rotation", "attention"};
+// By prefill::Kind; the last is of kProduct too (PrefillArray::kSmallProducts).
+constexpr const char* kProgramNames[] = {"products", "norm",      "geglu",
+                                         "rotation", "attention", "small_products"};
 
 // Whether programs share B0's channel.
 bool beside_b(const Configuration& configuration) {

@@ -22,13 +22,14 @@ struct PrefillArray {
   int units;  // of attention, per core
   arch::Generation generation;
   static constexpr int kRows = 4;
-  // Programs of the cores, one per kind of job, and the control packets that load them, all in a
-  // row. They come by a channel of their own; or by B0's, a BD per packet, which has no header
-  // then.
+  // Programs of the cores, one per kind of job, of products one per size of weight blocks, and the
+  // control packets that load them, all in a row. They come by a channel of their own; or by B0's,
+  // a BD per packet, which has no header then.
   struct Program {
     int64_t offset = 0, words = 0;  // in `packets`: bytes; words
   };
-  std::array<Program, static_cast<size_t>(prefill::Kind::kJobs)> programs{};
+  static constexpr auto kSmallProducts = static_cast<size_t>(prefill::Kind::kJobs);
+  std::array<Program, kSmallProducts + 1> programs{};
   std::vector<uint32_t> packets{};
   bool beside_b = false;
 

@@ -45,7 +45,29 @@ const PrefillArray::Program& PrefillPlan::program(size_t step) const {
                                    Kind::kAttention, Kind::kProduct, Kind::kNorm,
                                    Kind::kProduct,   Kind::kGeglu,   Kind::kProduct,
                                    Kind::kNorm,      Kind::kProduct};  // by kind(step)
+  const DecoderMatrix* const product = matrix(step);
+  if (product != nullptr && blocks::is_small(product->front().format)) {
+    return array_.programs[PrefillArray::kSmallProducts];
+  }
   return array_.programs[static_cast<size_t>(kJobs[static_cast<size_t>(kind(step))])];
+}
+
+const DecoderMatrix* PrefillPlan::matrix(size_t step) const {
+  const auto layer = [&]() -> const DecoderLayer& { return model_.layers[step / kLayerSteps]; };
+  switch (kind(step)) {
+    case Kind::kQkv:
+      return &layer().qkv;
+    case Kind::kOutput:
+      return &layer().output;
+    case Kind::kGateUp:
+      return &layer().gate_up;
+    case Kind::kDown:
+      return &layer().down;
+    case Kind::kHead:
+      return &model_.head;
+    default:
+      return nullptr;
+  }
 }
 
 // Programs of one kind of jobs are told how many there are for each row.
@@ -316,7 +338,7 @@ void PrefillPlan::product_blocks(PrefillStep& step, const DecoderSegment& segmen
 void PrefillPlan::product_job(PrefillStep& step, const DecoderSegment& segment,
                               const DealtBlocks& dealt, int64_t at, const Source& source,
                               int64_t row, int64_t m) {
-  const int64_t row_bytes = segment.column_blocks() * kBBytes;
+  const int64_t row_bytes = segment.column_blocks() * segment.block_bytes();
   const int64_t columns = prefill::range_columns(segment.format);
   const int64_t holds = divide_up(segment.k, columns), slots = array_.sizes().row_slots;
   const int64_t operand = array_.sizes().operand_bytes / 4, high = m / kRows;
@@ -367,8 +389,9 @@ void PrefillPlan::product_job(PrefillStep& step, const DecoderSegment& segment,
       task.bd = contiguous(kBWords);
       if (2 * holds > segment.column_blocks()) weights.push_back(task);
     } else {
+      // Of small blocks an object has the beginning of the next one too.
       task.bd = bd_of(shares[c] * kBWords, {{1, kBWords / 2}, {kBWords / 2, 2}, {row_bytes / 4}});
-      repeated(weights, task, holds, kBWords);
+      repeated(weights, task, holds, segment.block_bytes() / 4);
     }
   }
 }

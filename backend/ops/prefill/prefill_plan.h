@@ -105,6 +105,8 @@ class PrefillPlan {
   Kind kind(size_t step) const;
   // The control packets that load the program of a step, in what headers() gives.
   const PrefillArray::Program& program(size_t step) const;
+  // What a step multiplies by; null if it is no product.
+  const DecoderMatrix* matrix(size_t step) const;
   PrefillStep make(size_t step);
   // What kPrefillHeaders has: the array's control packets, then the headers of the jobs of the
   // steps that were made since begin(), an object of A each.

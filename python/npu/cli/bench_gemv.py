@@ -81,7 +81,7 @@ def measure_host(
 
     rng = np.random.default_rng(0)
     count = -(-n // BLOCK_ROWS) * -(-k // BLOCK_COLUMNS[format])
-    blocks = rng.integers(0, 60, (count, BLOCK_BYTES), dtype=np.uint8)  # finite numbers
+    blocks = rng.integers(0, 60, (count, BLOCK_BYTES[format]), dtype=np.uint8)  # finite numbers
     weights = npu.bind((blocks, (n, k), format), device=device)
     x = rng.standard_normal((batch, k), np.float32).astype(ml_dtypes.bfloat16)
     # A matrix too large for this machine's memory is measured on part of its rows.
@@ -102,7 +102,7 @@ def measure_host(
     return {
         "npu_ms": common.spread([1e3 * value for value in ours]),
         "numpy_float32_ms": common.spread([1e3 * value for value in numpys]),
-        "gb_per_s": common.spread([1e-9 * BLOCK_BYTES * count / value for value in ours]),
+        "gb_per_s": common.spread([1e-9 * BLOCK_BYTES[format] * count / value for value in ours]),
         "ns_per_block": common.spread([1e9 * value / count for value in ours]),
     }
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MAX_THREADS = 256
 _MAX_SIDE = 1 << 31  # M, K, N that a command stream can be built for
-BLOCK_FORMATS = ("q4nx", "q8", "bf16")  # of weights, as npu.bind names them
+BLOCK_FORMATS = ("q4nx", "q8", "bf16", "q4_0", "q8_0")  # of weights, as npu.bind names them
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -128,9 +128,11 @@ def check_options(
         if getattr(arguments, name) is None or set(places) & set(forms):
             continue
         option = "--" + name.replace("_", "-")
+        *others, last = places
+        named = f"{', '.join(others)} and {last}" if others else last
         raise ArgumentError(
-            f"[{command}] {option} does not apply to {list(forms)[-1]}, only to "
-            f"{' and '.join(places)}; leave out {option}"
+            f"[{command}] {option} does not apply to {list(forms)[-1]}, only to {named}; leave out "
+            f"{option}"
         )
 
 

@@ -21,7 +21,7 @@ _BELONGS = {
         ("size", "dtype", "dtype_b", "out_dtype", "b_layout", "accumulate", "bf16", "kernel"),
         ("gemm",),
     ),
-    "format": ("dequant",),
+    "format": ("dequant", "gemv", "decoder"),
 }
 
 
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--emit", choices=("config", "mlir"), help="(config)")
     parser.add_argument("-o", "--output", metavar="FILE", help="default: standard output")
-    add = parser.add_argument_group("dequant").add_argument
+    add = parser.add_argument_group("dequant, gemv, decoder").add_argument
     add("--format", choices=common.BLOCK_FORMATS, help=f"of the blocks ({common.BLOCK_FORMATS[0]})")
     add = parser.add_argument_group("gemm").add_argument
     add("--dtype", type=dtypes.operand_or_blocks, metavar="TYPE", help=f"({dtypes.OPERANDS[0]})")
@@ -112,11 +112,14 @@ def _forms(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 def _registered(arguments: argparse.Namespace) -> bytes | str:
     """An operation other than gemm."""
-    from npu.ops.registry import operation
+    from npu.ops.registry import operation, size_of
 
     found = operation(arguments.design)
     generation = common.generation("compile", arguments.device)
-    choices = {} if arguments.format is None else {"format": arguments.format}
+    choices: dict[str, str | bool] = {}
+    if arguments.format is not None:
+        dequant = arguments.design == "dequant"
+        choices = {"format": arguments.format} if dequant else dict(size_of(arguments.format))
     if arguments.emit == "mlir":
         return found.mlir(generation, **choices)
     return found.configuration(generation, **choices)

@@ -167,7 +167,8 @@ def _stream(arguments: argparse.Namespace) -> bytes:
         size = "x".join(str(request.get(field)) for field in "mkn")
         what = f"GEMM {size} on {generation} with {design.text} ({prefers} design)"
     else:
-        config, what = found.configuration(generation), f"{found.name} on {generation}"
+        config = found.configuration(generation, **found.choices_for(request))
+        what = f"{found.name} on {generation}"
     submissions = found.submissions(config, request)
     first, total = submissions[0], sum(one.count for one in submissions)
     print(f"{what}: submission 1 of {total}; arguments {_names(first.arguments)}", file=sys.stderr)

@@ -1,12 +1,20 @@
-"""Weights in the blocks that the array takes: 5120 bytes with 32 rows, in one of three formats.
+"""Weights in the blocks that the array takes: 32 rows each, in one of five formats.
+
+Blocks of 5120 bytes:
 
 - "q4nx": 256 columns, 4-bit codes (npu.formats.q4nx has their tensors and files);
 - "q8": 128 columns, int8 codes and a float32 scale per row and 16 columns, w = d * code. GGUF's
   Q8_0, Q5_0 and Q6_K are such numbers exactly;
 - "bf16": 80 columns, bfloat16.
 
-Blocks of a matrix follow one another row-block by row-block; what only fills blocks is zero. The
-layout within a block is in aie_kernels/weight_block.h.
+Blocks of 4608 bytes, which the array does not multiply together with the others:
+
+- "q4_0": 256 columns, 4-bit codes and a bfloat16 scale per row and 32 columns,
+  w = d * (code - 8): GGUF's Q4_0, but for the rounding of d;
+- "q8_0": as "q8" with a scale per 32 columns. GGUF's Q8_0 and Q5_0 are such numbers exactly.
+
+Blocks of a matrix follow one another row-block by row-block; weights that only fill blocks are
+zero. The layout within a block is in aie_kernels/weight_block.h.
 """
 
 from __future__ import annotations
@@ -23,11 +31,20 @@ from npu.errors import ArgumentError, DtypeError, ShapeError
 from npu.formats.q4nx import layout as q4nx_layout
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-ROWS, BLOCK_BYTES = facts.BLOCK_ROWS, facts.BLOCK_BYTES
+ROWS: int = facts.BLOCK_ROWS
 COLUMNS: dict[str, int] = dict(facts.BLOCK_COLUMNS)
+BYTES: dict[str, int] = dict(facts.BYTES_OF_BLOCK)
 FORMATS = tuple(COLUMNS)
-Q8_GROUP = facts.Q8_GROUP
-_SCALE_BYTES = facts.Q8_CODES_AT
+SMALL = tuple(name for name, size in BYTES.items() if size == facts.SMALL_BLOCK_BYTES)
+# Prompts read small blocks through objects of large ones: so many bytes beyond a matrix are read.
+SLACK_BYTES: int = facts.BLOCK_BYTES - facts.SMALL_BLOCK_BYTES
+Q8_GROUP: int = facts.Q8_GROUP
+# Of int8 blocks: columns of a scale, and where the codes begin.
+_INT8 = {
+    "q8": (facts.Q8_GROUP, facts.Q8_CODES_AT),
+    "q8_0": (facts.Q8_0_GROUP, facts.Q8_0_CODES_AT),
+}
+_Q4_0_ZERO: int = facts.Q4_0_ZERO  # the code of 0
 _MAX_CODE = 127
 _FLOATS = (*map(np.dtype, (np.float32, np.float64, np.float16)), BFLOAT16)
 
@@ -48,16 +65,26 @@ def grid(shape: tuple[int, int], format: str) -> tuple[int, int]:
 
 def columns_of(format: str) -> int:
     """Columns of a block. Raises ArgumentError for a format that does not exist."""
+    return COLUMNS[_known(format)]
+
+
+def bytes_of(format: str) -> int:
+    """Bytes of a block. Raises ArgumentError for a format that does not exist."""
+    return BYTES[_known(format)]
+
+
+def _known(format: str) -> str:
     if not isinstance(format, str) or format not in COLUMNS:
         raise ArgumentError(
             f"[blocks] the format is {format!r}; use {', '.join(map(repr, FORMATS))}"
         )
-    return COLUMNS[format]
+    return format
 
 
 @dataclass(frozen=True)
 class BlockTensor:
-    """A matrix (N, K) in blocks: ``blocks`` (row-blocks, column-blocks, 5120) uint8, not copied.
+    """A matrix (N, K) in blocks: ``blocks`` (row-blocks, column-blocks, bytes of a block) uint8,
+    not copied.
 
     Raises ArgumentError, DtypeError, ShapeError.
     """
@@ -67,7 +94,7 @@ class BlockTensor:
     format: str
 
     def __post_init__(self) -> None:
-        wanted = (*grid(self.shape, self.format), BLOCK_BYTES)
+        wanted = (*grid(self.shape, self.format), bytes_of(self.format))
         if isinstance(self.blocks, np.ma.MaskedArray):
             raise ArgumentError(
                 "[blocks] blocks are a masked array, whose mask would be ignored; pass its data"
@@ -154,24 +181,61 @@ def pack_q8(codes: ArrayLike, scales: ArrayLike) -> np.ndarray:
 
     Raises ArgumentError, DtypeError, ShapeError.
     """
-    codes = _matrix("blocks.pack_q8", codes, "codes", [np.dtype(np.int8)])
-    scales = _matrix("blocks.pack_q8", scales, "scales", _FLOATS)
-    n, k = codes.shape
-    if scales.shape != (n, -(-k // Q8_GROUP)):
-        raise ShapeError(
-            f"[blocks.pack_q8] scales have shape {scales.shape}; codes of {codes.shape} need "
-            f"{(n, -(-k // Q8_GROUP))}"
-        )
-    p, q = grid((n, k), "q8")
-    columns, groups = COLUMNS["q8"], COLUMNS["q8"] // Q8_GROUP
+    return _pack_int8("q8", codes, scales)
+
+
+def pack_q8_0(codes: ArrayLike, scales: ArrayLike) -> np.ndarray:
+    """q8_0 blocks of int8 codes (N, K) and scales (N, ceil(K / 32)), rounded to float32.
+
+    Raises ArgumentError, DtypeError, ShapeError.
+    """
+    return _pack_int8("q8_0", codes, scales)
+
+
+def _pack_int8(format: str, codes: ArrayLike, scales: ArrayLike) -> np.ndarray:
+    group, codes_at = _INT8[format]
+    columns = COLUMNS[format]
+    codes, scales = _codes_and_scales(f"blocks.pack_{format}", codes, np.int8, scales, group)
+    p, q = grid(codes.shape, format)
     codes = _padded(codes, p * ROWS, q * columns)
-    scales = _padded(scales.astype(np.float32, copy=False), p * ROWS, q * groups)
-    out = np.empty((p, q, BLOCK_BYTES), np.uint8)
-    planes = scales.reshape(p, ROWS, q, groups).transpose(0, 2, 3, 1)
-    out[:, :, :_SCALE_BYTES] = np.ascontiguousarray(planes).view(np.uint8).reshape(p, q, -1)
+    scales = _padded(scales.astype(np.float32, copy=False), p * ROWS, q * columns // group)
+    out = np.empty((p, q, BYTES[format]), np.uint8)
+    planes = scales.reshape(p, ROWS, q, -1).transpose(0, 2, 3, 1)
+    out[:, :, :codes_at] = np.ascontiguousarray(planes).view(np.uint8).reshape(p, q, -1)
     tiles = codes.reshape(p, ROWS, q, columns).transpose(0, 2, 3, 1)
-    out[:, :, _SCALE_BYTES:].reshape(p, q, columns, ROWS)[...] = tiles.view(np.uint8)
+    out[:, :, codes_at:].reshape(p, q, columns, ROWS)[...] = tiles.view(np.uint8)
     return out
+
+
+def pack_q4_0(codes: ArrayLike, scales: ArrayLike) -> np.ndarray:
+    """q4_0 blocks of uint8 codes (N, K) below 16 and scales (N, ceil(K / 32)), rounded to bfloat16.
+
+    Raises ArgumentError, also for a code above 15, DtypeError, ShapeError.
+    """
+    group = q4nx_layout.GROUP
+    codes, scales = _codes_and_scales("blocks.pack_q4_0", codes, np.uint8, scales, group)
+    if codes.max() > 15:
+        raise ArgumentError(f"[blocks.pack_q4_0] a code is {codes.max()}; codes are 0 to 15")
+    p, q = grid(codes.shape, "q4_0")
+    rows, columns = p * ROWS, q * COLUMNS["q4_0"]
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = scales.astype(BFLOAT16, copy=False)
+    words = _padded(rounded.view(np.uint16), rows, columns // group)
+    return q4nx_layout.pack(_padded(codes, rows, columns, _Q4_0_ZERO), words.view(BFLOAT16))
+
+
+def _codes_and_scales(
+    function: str, codes: ArrayLike, dtype: type, scales: ArrayLike, group: int
+) -> tuple[np.ndarray, np.ndarray]:
+    codes = _matrix(function, codes, "codes", [np.dtype(dtype)])
+    scales = _matrix(function, scales, "scales", _FLOATS)
+    n, k = codes.shape
+    if scales.shape != (n, -(-k // group)):
+        raise ShapeError(
+            f"[{function}] scales have shape {scales.shape}; codes of {codes.shape} need "
+            f"{(n, -(-k // group))}"
+        )
+    return codes, scales
 
 
 def pack_bf16(values: ArrayLike) -> np.ndarray:
@@ -186,7 +250,7 @@ def pack_bf16(values: ArrayLike) -> np.ndarray:
         rounded = matrix.astype(BFLOAT16, copy=False)
     padded = _padded(rounded.view(np.uint16), p * ROWS, q * columns)
     tiles = np.ascontiguousarray(padded.reshape(p, ROWS, q, columns).transpose(0, 2, 3, 1))
-    return tiles.view(np.uint8).reshape(p, q, BLOCK_BYTES)
+    return tiles.view(np.uint8).reshape(p, q, BYTES["bf16"])
 
 
 def _matrix(function: str, value: ArrayLike, name: str, dtypes: Collection[np.dtype]) -> np.ndarray:
@@ -210,10 +274,10 @@ def _matrix(function: str, value: ArrayLike, name: str, dtypes: Collection[np.dt
     return array
 
 
-def _padded(array: np.ndarray, rows: int, columns: int) -> np.ndarray:
+def _padded(array: np.ndarray, rows: int, columns: int, value: int = 0) -> np.ndarray:
     if array.shape == (rows, columns):
         return np.ascontiguousarray(array)
-    out = np.zeros((rows, columns), array.dtype)
+    out = np.full((rows, columns), value, array.dtype)
     out[: array.shape[0], : array.shape[1]] = array
     return out
 
@@ -226,14 +290,18 @@ def _unpack(blocks: np.ndarray, format: str) -> np.ndarray:
         tiles = np.ascontiguousarray(blocks).view(np.uint16).reshape(p, q, columns, ROWS)
         words = np.ascontiguousarray(tiles.transpose(0, 3, 1, 2)).reshape(p * ROWS, q * columns)
         return words.view(BFLOAT16)
-    if format == "q4nx":
-        codes, d, m = q4nx_layout.unpack(blocks)
-        wide = (np.repeat(a.astype(np.float32), q4nx_layout.GROUP, axis=1) for a in (d, m))
-        scale, minimum = wide
-        return scale * codes + minimum
-    scales = np.ascontiguousarray(blocks[:, :, :_SCALE_BYTES]).view(np.float32)
+    if format not in _INT8:
+        codes, *planes = q4nx_layout.unpack(blocks)
+        scale, *minima = (
+            np.repeat(plane.astype(np.float32), q4nx_layout.GROUP, axis=1) for plane in planes
+        )
+        if format == "q4_0":
+            return scale * (codes - np.float32(_Q4_0_ZERO))
+        return scale * codes + minima[0]
+    group, codes_at = _INT8[format]
+    scales = np.ascontiguousarray(blocks[:, :, :codes_at]).view(np.float32)
     scales = scales.reshape(p, q, -1, ROWS).transpose(0, 3, 1, 2).reshape(p * ROWS, -1)
-    codes = np.ascontiguousarray(blocks[:, :, _SCALE_BYTES:]).view(np.int8)
+    codes = np.ascontiguousarray(blocks[:, :, codes_at:]).view(np.int8)
     codes = codes.reshape(p, q, columns, ROWS).transpose(0, 3, 1, 2).reshape(p * ROWS, -1)
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.repeat(scales, Q8_GROUP, axis=1) * codes
+        return np.repeat(scales, group, axis=1) * codes

@@ -7,8 +7,7 @@ one file per configuration and ``index.txt``: a line of magic, one line per use 
 
 and ``end COUNT``. SOURCE is the hash of the design and the kernels, CRC32 that of the file. What
 follows is for those who choose: the tile and more of gemm (backend/ops/gemm/gemm_design.h), the
-format of dequant. One
-file may have several uses.
+format of dequant, small=1 where blocks of weights have 4608 bytes. One file may have several uses.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from npu.designs.api import Design
 from npu.errors import ArgumentError, DesignError
 from npu.ops.gemm_designs import candidates, gemm_product_of
 from npu.ops.gemm_product import Product
-from npu.ops.registry import Operation, operations
+from npu.ops.registry import BLOCK_SIZES, Operation, operations
 
 INDEX = "index.txt"
 MAGIC = "npu-configurations 1"
@@ -65,7 +64,8 @@ def uses() -> Iterator[Use]:
 
 
 def _plain_uses(operation: Operation, generation: str) -> Iterator[Use]:
-    """The default configuration, and one for every other format of dequantisation."""
+    """The default configuration, one for every other format of dequantisation, and those of
+    products for small blocks."""
     key = f"{generation}-{operation.name}"
     yield Use(
         operation.name, generation, key, (), lambda: operation.configuration(generation),
@@ -76,6 +76,12 @@ def _plain_uses(operation: Operation, generation: str) -> Iterator[Use]:
             operation.name, generation, f"{key}-{format}", (("format", format),),
             functools.partial(operation.configuration, generation, format=format),
             functools.partial(operation.design, generation, format=format),
+        )  # fmt: skip
+    if operation.name in BLOCK_SIZES:
+        yield Use(
+            operation.name, generation, f"{key}-small", (("small", "1"),),
+            functools.partial(operation.configuration, generation, small=True),
+            functools.partial(operation.design, generation, small=True),
         )  # fmt: skip
 
 

@@ -20,9 +20,9 @@ def dequantize(
     """The (N, K) bfloat16 values of weights in blocks, computed on the current device.
 
     ``w``: a tensor in blocks (``npu.bind`` lists them), or ``npu.bind`` of one. A Q4NX value is
-    ``m + d * code``, a q8 value ``d * code``, rounded once to float32 and then once to bfloat16,
-    both to nearest even; bf16 values stay as they are. A Q4NX tensor of the zero-point dialect is
-    rejected: its formula differs.
+    ``m + d * code``, a q4_0 value ``d * (code - 8)``, a q8 or q8_0 value ``d * code``, rounded once
+    to float32 and then once to bfloat16, both to nearest even; bf16 values stay as they are. A Q4NX
+    tensor of the zero-point dialect is rejected: its formula differs.
 
     ``out``: a writable C-contiguous bfloat16 array (N, K), returned. With K a multiple of a block's
     columns, N of 32 and N >= 64 the device writes it directly; otherwise it writes a padded matrix

@@ -23,9 +23,11 @@ from npu.ops.arrays import (
     typed_view,
     wanted_dtype,
 )
+from npu.ops.registry import size_of
 
-BLOCK_ROWS, BLOCK_BYTES = facts.BLOCK_ROWS, facts.BLOCK_BYTES
+BLOCK_ROWS = facts.BLOCK_ROWS
 BLOCK_COLUMNS: dict[str, int] = dict(facts.BLOCK_COLUMNS)  # by format
+BLOCK_BYTES: dict[str, int] = dict(facts.BYTES_OF_BLOCK)
 Q4NX = next(iter(BLOCK_COLUMNS))  # the format where none is named
 _OUTPUTS = (BFLOAT16, np.dtype(np.float32))
 MAX_TOP = facts.GEMV_TOP
@@ -75,9 +77,10 @@ def bind(w: Blocks | RawBlocks, *, device: str | Device | None = None) -> BoundW
     """Makes weights in blocks readable by a device, without a copy where the device allows.
 
     ``w``: an ``npu.q4nx.Tensor``, an ``npu.blocks.BlockTensor``, or (blocks, (N, K)[, format]) with
-    ``ceil(N / 32) * ceil(K / columns)`` blocks of 5120 bytes as a contiguous uint8 array,
-    row-blocks first (a memory-mapped file region, say). Formats: "q4nx" (the default; 256 columns),
-    "q8" (128), "bf16" (80); docs/gemv.md has their layout. The array is kept alive and must not
+    ``ceil(N / 32) * ceil(K / columns)`` blocks as a contiguous uint8 array, row-blocks first (a
+    memory-mapped file region, say). Formats: "q4nx" (the default; 256 columns), "q8" (128), "bf16"
+    (80), of 5120 bytes a block, "q4_0" (256) and "q8_0" (128), of 4608; docs/gemv.md has their
+    layout. The array is kept alive and must not
     change while the result is used. Raises ArgumentError, DtypeError, ShapeError, DeviceError.
     """
     return _bound(w, device, "bind")
@@ -86,7 +89,11 @@ def bind(w: Blocks | RawBlocks, *, device: str | Device | None = None) -> BoundW
 def _bound(w: object, device: str | Device | None, function: str) -> BoundWeights:
     blocks, shape, format = _blocks_of(w, function)
     chosen = current_device(device)
-    return BoundWeights(chosen.operation("gemv").bind(blocks, *shape, format), chosen)
+    return BoundWeights(_operation(chosen, format).bind(blocks, *shape, format), chosen)
+
+
+def _operation(device: Device, format: str) -> Any:
+    return device.operation("gemv", **size_of(format))
 
 
 def _blocks_of(w: object, function: str) -> tuple[np.ndarray, tuple[int, int], str]:
@@ -129,10 +136,11 @@ def _blocks_of(w: object, function: str) -> tuple[np.ndarray, tuple[int, int], s
         raise ShapeError(f"[{function}] the shape of w is {shape!r}; expected (N, K), both >= 1")
     n, k = int(sizes[0]), int(sizes[1])
     count = -(-n // BLOCK_ROWS) * -(-k // BLOCK_COLUMNS[format])
-    if data.size != count * BLOCK_BYTES:
+    size = BLOCK_BYTES[format]
+    if data.size != count * size:
         raise ShapeError(
-            f"[{function}] w of shape ({n}, {k}) has {count} {format} blocks of {BLOCK_BYTES} "
-            f"bytes, {count * BLOCK_BYTES} bytes; the array has {data.size}"
+            f"[{function}] w of shape ({n}, {k}) has {count} {format} blocks of {size} bytes, "
+            f"{count * size} bytes; the array has {data.size}"
         )
     if not data.flags.c_contiguous:
         raise ArgumentError(f"[{function}] the blocks of w are not C-contiguous; copy them first")
@@ -197,7 +205,7 @@ def gemv(
     if dtype not in _OUTPUTS:
         raise DtypeError(f"[gemv] out_dtype {dtype} is not available; use bfloat16 or float32")
     result = result_array("gemv", out, shape, dtype, [array, blocks_in(w)])
-    bound.device.operation("gemv").run(
+    _operation(bound.device, bound.format).run(
         bound.handle, *typed_view(array), bytes_of(result), str(dtype)
     )
     return result
@@ -205,7 +213,7 @@ def gemv(
 
 def run(weights: BoundWeights, x: np.ndarray, out: np.ndarray) -> None:
     """x (B, K) into out (B, N), both C-contiguous float32, without the checks of ``gemv``."""
-    weights.device.operation("gemv").run(
+    _operation(weights.device, weights.format).run(
         weights.handle, x.view(np.uint32), "float32", bytes_of(out), "float32"
     )
 
@@ -226,7 +234,7 @@ def gemv_top(
     array = _vectors(x, depth, "gemv_top")
     shape = (int(k),) if np.ndim(x) == 1 else (array.shape[0], int(k))
     values, indices = np.empty(shape, np.float32), np.empty(shape, np.int64)
-    bound.device.operation("gemv").top(
+    _operation(bound.device, bound.format).top(
         bound.handle, *typed_view(array), int(k), bytes_of(values), bytes_of(indices)
     )
     return values, indices

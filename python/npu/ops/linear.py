@@ -16,7 +16,7 @@ import numpy as np
 
 from npu._npu import facts
 from npu.devices import Device, current_device
-from npu.formats.blocks import BFLOAT16, BLOCK_BYTES, ROWS, BlockTensor
+from npu.formats.blocks import BFLOAT16, ROWS, BlockTensor
 from npu.formats.q4nx import Tensor, layout
 from npu.ops.dequantize import padded_width
 from npu.ops.dequantize import run as dequantize_blocks
@@ -35,11 +35,15 @@ TILES = {64: (16, 192, 48), 128: (32, 128, 48), 256: (64, 96, 48)}
 _LARGEST = max(TILES)
 _SCANNED_BLOCKS = 4096  # at a time: bounds the temporaries of a large head
 # Bytes of a block with numbers that bound its weights: scales and minima, scales, weights.
-_BOUNDING_BYTES = {"q4nx": layout.CODES_AT, "q8": facts.Q8_CODES_AT, "bf16": BLOCK_BYTES}
+_BOUNDING_BYTES = {
+    "q4nx": layout.CODES_AT, "q8": facts.Q8_CODES_AT, "bf16": facts.BLOCK_BYTES,
+    "q4_0": layout.CODES_AT // 2, "q8_0": facts.Q8_CODES_AT // 2,
+}  # fmt: skip
 # |W x| and every sum on the way to it are at most this times the largest of those numbers, or 1,
-# and the sum of |x| (docs/gemv.md): q4nx d s + m X with |s| <= (2 * 128 + 15) sum |x|, q8 d s with
-# |s| <= 128 sum |x|.
-_GROWTH = {"q4nx": 512, "q8": 256, "bf16": 2}
+# and the sum of |x| (docs/gemv.md): q4nx d s + m X with |s| <= (2 * 128 + 15) sum |x|, q4_0 d s
+# with |s| at most 8 sum |x| more, q8 and q8_0 d s with |s| <= 128 sum |x|.
+_GROWTH = {"q4nx": 512, "q8": 256, "bf16": 2, "q4_0": 512, "q8_0": 256}
+_FLOAT_SCALES = ("q8", "q8_0")  # of 32 bits
 
 
 class Weight:
@@ -102,16 +106,17 @@ class Weight:
     def safe_sum(self) -> float:
         """Below this sum of |x| no element can be infinite or NaN; 0 if a weight is not finite."""
         format = self.bound.format
-        kind = np.dtype(np.uint32 if format == "q8" else np.uint16)
+        wide = format in _FLOAT_SCALES
+        kind = np.dtype(np.uint32 if wide else np.uint16)
         sign = kind.type(1 << 8 * kind.itemsize - 1)
-        blocks = self.tensor.blocks.reshape(-1, BLOCK_BYTES)
+        blocks = self.tensor.blocks.reshape(-1, facts.BYTES_OF_BLOCK[format])
         highest = 0
         for first in range(0, len(blocks), _SCANNED_BLOCKS):
             part = blocks[first : first + _SCANNED_BLOCKS, : _BOUNDING_BYTES[format]]
             # Floats without signs are ordered like whole numbers; infinity and NaN are last.
             numbers = np.ascontiguousarray(part).view(kind) & ~sign
             highest = max(highest, int(numbers.max()))
-        number = np.array(highest, kind).view(np.float32 if format == "q8" else BFLOAT16)
+        number = np.array(highest, kind).view(np.float32 if wide else BFLOAT16)
         largest = float(number)
         if not np.isfinite(largest):
             return 0.0

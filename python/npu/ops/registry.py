@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from npu import _npu
+from npu._npu import facts
 from npu.errors import ArgumentError
 
 Request = dict[str, int]
@@ -22,6 +23,8 @@ Request = dict[str, int]
 _HANDLES = {"gemm": _npu.ops.Gemm, "gemv": _npu.ops.Gemv, "dequant": _npu.ops.Dequant}
 # What designs are lowered for where nobody chooses.
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {"gemm": ("bfloat16", "float32")}
+BLOCK_SIZES = ("gemv", "decoder")  # operations with a design for each size of weight blocks
+_FORMATS = tuple(facts.BLOCK_COLUMNS)  # by their numbers in requests
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +68,14 @@ class Operation:
         """The design (npu.designs.api.Design), not lowered."""
         return self._design().design(generation, *self._chosen(arguments), **choices)
 
+    def choices_for(self, request: Mapping[str, int]) -> dict[str, bool]:
+        """What tells the design, as ``choices``, the size of the blocks that a request names."""
+        if self.name not in BLOCK_SIZES:
+            return {}
+        named = [number for field, number in request.items() if field.startswith("format")]
+        formats = [_FORMATS[number] for number in named if 0 <= number < len(_FORMATS)]
+        return next(filter(None, map(size_of, formats)), {})
+
     def open(self, device: Any, config: bytes) -> Any:
         """The operation on an open device (a ``_npu.device.Device``)."""
         if self.name in _HANDLES:
@@ -90,6 +101,11 @@ class Operation:
 
     def _design(self) -> Any:
         return importlib.import_module(f"npu.designs.{self.name}")
+
+
+def size_of(format: str) -> dict[str, bool]:
+    """What tells a design, as ``choices``, the size of a format's blocks."""
+    return {"small": True} if facts.BYTES_OF_BLOCK[format] == facts.SMALL_BLOCK_BYTES else {}
 
 
 @functools.cache

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npu import _npu
+from npu._npu import facts
 from npu.errors import ArgumentError, DeviceError, ShapeError
 from npu.ops.attention import array_head_dim
 from npu.ops.registry import operation
@@ -25,7 +26,7 @@ from npu.perf.machines import Constants, constants_of
 from npu.perf.problem import checked_constants, whole
 from npu.perf.timeline import EVENT
 
-FORMATS = ("q4nx", "q8", "bf16")
+FORMATS = tuple(facts.BLOCK_COLUMNS)
 MATRICES = ("qkv", "output", "gate_up", "down")
 MAX_CONTEXT = 1 << 20
 _TOP = 8  # of the logits leave the array, as for greedy decoding
@@ -38,7 +39,8 @@ _MORE = 4  # layers of a kind whose time is taken at once: how a layer's time sp
 @dataclasses.dataclass(frozen=True)
 class DecodeLayer:
     """``window``: positions that a query sees, itself included, 0 for all; ``formats``: of the
-    blocks of q k v, output, gate and up, down: "q4nx", "q8" or "bf16"."""
+    blocks of q k v, output, gate and up, down: "q4nx", "q8" or "bf16"; or "q4_0" or "q8_0", in
+    all layers and the head."""
 
     window: int
     formats: tuple[str, str, str, str] = ("q4nx",) * 4
@@ -137,13 +139,13 @@ def simulate_decode(
 ) -> SimulatedDecode:
     """The simulated time of one token on "npu1" or "npu2".
 
-    shape: "gemma3-270m", "gemma3-1b", "gemma3-4b" (all matrices in ``format``: "q4nx", "q8" or
-    "bf16"), or a ``DecodeShape`` with formats of its own; context: positions that the token sees,
-    itself included, 1 to 1048576; read_gbs: the memory's read ceiling in GB/s instead of the fitted
-    one; constants: other values for constants of ``npu validate-model --constants``; machine: a
-    profile of ``npu validate-model --machines``, by default that of the generation; kernels: as of
-    ``simulate_gemm``. Raises ArgumentError, DeviceError, ShapeError (a size that the array does not
-    run).
+    shape: "gemma3-270m", "gemma3-1b", "gemma3-4b" (all matrices in ``format``: "q4nx", "q8",
+    "bf16", "q4_0" or "q8_0"), or a ``DecodeShape`` with formats of its own; context: positions that
+    the token sees, itself included, 1 to 1048576; read_gbs: the memory's read ceiling in GB/s
+    instead of the fitted one; constants: other values for constants of ``npu validate-model
+    --constants``; machine: a profile of ``npu validate-model --machines``, by default that of the
+    generation; kernels: as of ``simulate_gemm``. Raises ArgumentError, DeviceError, ShapeError (a
+    size that the array does not run).
     """
     if device not in ("npu1", "npu2"):
         raise DeviceError(f'[simulate_decode] device is {device!r}; use "npu1" or "npu2"')
@@ -192,8 +194,14 @@ def check_shape(shape: DecodeShape) -> None:
         raise ShapeError(
             f"[simulate_decode] the layers have windows of {windows} positions; use one length"
         )
-    for format in {shape.head_format, *(f for layer in shape.layers for f in layer.formats)}:
+    formats = {shape.head_format, *(f for layer in shape.layers for f in layer.formats)}
+    for format in formats:
         _check_format(format)
+    if len({facts.BYTES_OF_BLOCK[format] for format in formats}) > 1:
+        raise ShapeError(
+            f"[simulate_decode] formats {', '.join(sorted(formats))} have blocks of different "
+            "sizes, and the array multiplies those of one"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,7 +251,8 @@ def request_of(
 
 def run(device: str, request: Mapping[str, int], constants: Mapping[str, float]) -> Run:
     """A request to the decoder, traced and split."""
-    config = operation("decoder").configuration(device)
+    decoder = operation("decoder")
+    config = decoder.configuration(device, **decoder.choices_for(request))
     (submission,) = _npu.operations.submissions("decoder", config, dict(request))
     data = [zeros_but(a["contents"], a["bytes"]) for a in submission["arguments"]]
     report = execute(

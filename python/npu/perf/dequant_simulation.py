@@ -27,10 +27,9 @@ class SimulatedDequantize:
     in memory and its token taken; ``dispatch_seconds`` (host to array and back) comes on top.
     ``read_bandwidth`` and ``write_bandwidth`` are bytes of blocks and of bfloat16 per second of
     ``seconds``. ``ceiling`` is what bounds the writes: the memory's bandwidth for reads and writes
-    together, of which writes need 16 bytes in 21, or all shim channels at the rate of a stream
-    port if that is less; ``share`` is of that. ``bound`` is the busiest resource, ``shares`` how
-    much of the time each works; ``machine`` and ``kernels`` the profiles
-    simulated.
+    together, of which writes take their part (of q4nx 16 bytes in 21), or all shim channels at the
+    rate of a stream port if that is less; ``share`` is of that. ``bound`` is the busiest resource,
+    ``shares`` how much of the time each works; ``machine`` and ``kernels`` the profiles simulated.
     """
 
     machine: str
@@ -58,9 +57,9 @@ def simulate_dequantize(
 ) -> SimulatedDequantize:
     """The simulated time of expanding W (N, K) on "npu1" or "npu2", padding included.
 
-    format: of the blocks, "q4nx", "q8" or "bf16"; constants: other values for those of
-    ``npu validate-model --constants``; machine: a profile of ``npu validate-model --machines``, by
-    default that of the generation. Raises DeviceError, ShapeError, ArgumentError, DesignError.
+    format: of the blocks, "q4nx", "q8", "bf16", "q4_0" or "q8_0"; constants: other values for those
+    of ``npu validate-model --constants``; machine: a profile of ``npu validate-model --machines``,
+    by default that of the generation. Raises DeviceError, ShapeError, ArgumentError, DesignError.
     """
     if device not in ("npu1", "npu2"):
         raise DeviceError(f'[simulate_dequantize] device is {device!r}; use "npu1" or "npu2"')

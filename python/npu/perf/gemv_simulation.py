@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from npu._npu import facts
 from npu.designs import gemv
 from npu.errors import ArgumentError, DeviceError
+from npu.ops.registry import size_of
 from npu.perf.execution import constant, run_request
 from npu.perf.machines import constants_of
 from npu.perf.problem import checked_constants, whole
@@ -84,7 +85,7 @@ def simulate_gemv(
 
     batch: 1 to 8 vectors, rounded up to 1, 2, 4 or 8; cores, channels: see npu.designs.gemv.design;
     top: keep that many largest elements instead of y (0: y as bfloat16); format: of the blocks,
-    "q4nx", "q8" or "bf16"; constants: other values for those of
+    "q4nx", "q8", "bf16", "q4_0" or "q8_0"; constants: other values for those of
     ``npu validate-model --constants``; machine: a profile of ``npu validate-model --machines``, by
     default that of the generation. Raises DeviceError, ShapeError, ArgumentError, DesignError.
     """
@@ -98,7 +99,7 @@ def simulate_gemv(
         raise ArgumentError(f"[simulate_gemv] format is {format!r}; use {known}")
     changed = checked_constants("simulate_gemv", constants)
     overrides = constants_of("simulate_gemv", device, machine, changed, kernels)
-    config = gemv.configuration(device, cores, channels)
+    config = gemv.configuration(device, cores, channels, **size_of(format))
     output = facts.GEMV_TOP_OUTPUT if top else 0
     request = {
         "n": n, "k": k, "batch": vectors, "output": output, "top": top,
@@ -108,7 +109,9 @@ def simulate_gemv(
     token = constant("token", overrides) * 1e-6
     seconds = totals.array_seconds - token
     ceiling = constant(f"dram_read_{device}", overrides) * 1e9
-    weight_bytes = -(-n // gemv.BLOCK_ROWS) * -(-k // gemv.COLUMNS[format]) * gemv.BLOCK_BYTES
+    weight_bytes = (
+        -(-n // gemv.BLOCK_ROWS) * -(-k // gemv.COLUMNS[format]) * facts.BYTES_OF_BLOCK[format]
+    )
     return SimulatedGemv(
         machine=overrides.label,
         kernels=overrides.kernels(totals.kernels),

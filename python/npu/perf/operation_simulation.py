@@ -41,7 +41,7 @@ def simulate_operation(
     kernels: str | None = None,
 ) -> SimulatedOperation:
     """The simulated time of a request (fields: ``npu inspect --operation NAME``) on "npu1" or
-    "npu2" with the design's default configuration.
+    "npu2" with the design's default configuration for them.
 
     constants: other values for constants of ``npu validate-model --constants``; machine: a profile
     of ``npu validate-model --machines``, by default that of the generation. Raises ArgumentError,
@@ -52,7 +52,8 @@ def simulate_operation(
         raise DeviceError(f'[simulate_operation] device is {device!r}; use "npu1" or "npu2"')
     changed = checked_constants("simulate_operation", constants)
     values = constants_of("simulate_operation", device, machine, changed, kernels)
-    totals = run_request(name, found.configuration(device), request, values)
+    config = found.configuration(device, **found.choices_for(request))
+    totals = run_request(name, config, request, values)
     return SimulatedOperation(
         machine=values.label,
         kernels=values.kernels(totals.kernels),

@@ -120,7 +120,8 @@ def traced(
 ) -> tuple[TracedToken, dict[str, Any]]:
     """The one submission of a request to an operation: the run, and the members of its timeline
     that follow from it. kernels: as of ``npu.perf.execution.execute``."""
-    config = operation(name).configuration(device)
+    found = operation(name)
+    config = found.configuration(device, **found.choices_for(request))
     (submission,) = _npu.operations.submissions(name, config, dict(request))
     window = (kept.begin, kept.end)
     report, recorded = record(

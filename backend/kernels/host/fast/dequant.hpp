@@ -1,12 +1,12 @@
-// Q4NX blocks to row-major bfloat16 in the `fast` builds, the same bits as the kernel's own form
-// (aie_kernels/dequant_q4nx.cc).
+// Blocks of 4-bit codes to row-major bfloat16 in the `fast` builds, the same bits as the kernels'
+// own form (aie_kernels/dequant_q4nx.cc).
 //
 // A row has 16 possible values per group of 32 columns: they are computed once, with the formula's
 // roundings, and looked up by code. Codes of a column are neighbours in the block, those of a row
 // are wanted: 8 x 8 byte transposes put 32 columns of a pair of rows next to each other.
 #pragma once
 
-#include "aie_kernels/q4nx_block.h"
+#include "aie_kernels/weight_block.h"
 #include "simd.hpp"
 
 #define AIE_HOST_DEQUANT aie::host::dequantize_block
@@ -24,6 +24,18 @@ AIE_HOST_INLINE float widen_one(uint16_t bits) {
   return __builtin_bit_cast(float, static_cast<uint32_t>(bits) << 16);
 }
 
+// Scales and minima. A block that has none has codes from -8 on.
+template <bool kMinima>
+struct dq_planes {
+  const uint16_t* scales;
+  static constexpr int32_t kBytes = (kMinima ? 2 : 1) * kDqPlane;
+  static constexpr float kFirst = kMinima ? 0 : -npu::blocks::q4_0::kZero;
+  AIE_HOST_INLINE float d(int32_t at) const { return widen_one(scales[at]); }
+  AIE_HOST_INLINE float m(int32_t at) const {
+    return kMinima ? widen_one(scales[kDqPlane / 2 + at]) : 0;
+  }
+};
+
 // The product on its own: contracted into the addition it would not overflow where the formula
 // does.
 template <typename V>
@@ -35,10 +47,12 @@ AIE_HOST_INLINE V rounded(V product) {
 #if defined(__AVX512BW__)
 
 // The 16 values of a row and group as 16 bf16.
-AIE_HOST_INLINE __m256i values_of(uint16_t d, uint16_t m) {
-  const __m512 code = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  const __m512 product = rounded(_mm512_mul_ps(_mm512_set1_ps(widen_one(d)), code));
-  const __m512 sum = _mm512_add_ps(product, _mm512_set1_ps(widen_one(m)));
+template <bool kMinima>
+AIE_HOST_INLINE __m256i values_of(const dq_planes<kMinima>& planes, int32_t at) {
+  const __m512 number = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m512 code = _mm512_add_ps(number, _mm512_set1_ps(dq_planes<kMinima>::kFirst));
+  const __m512 product = rounded(_mm512_mul_ps(_mm512_set1_ps(planes.d(at)), code));
+  const __m512 sum = _mm512_add_ps(product, _mm512_set1_ps(planes.m(at)));
   const __m512i bits = _mm512_castps_si512(sum);
   // To nearest even; a NaN stays one.
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -58,10 +72,10 @@ AIE_HOST_INLINE __m512i transpose_bytes(__m512i v) {
   return _mm512_permutexvar_epi16(order, _mm512_shuffle_epi8(v, pairs));
 }
 
+template <bool kMinima>
 [[gnu::noinline]] inline void dequantize_block(const uint8_t* block, bfloat16* out) {
-  const auto* d = reinterpret_cast<const uint16_t*>(block);
-  const uint16_t* m = d + kDqPlane / 2;
-  const uint8_t* codes = block + 2 * kDqPlane;
+  const dq_planes<kMinima> planes{reinterpret_cast<const uint16_t*>(block)};
+  const uint8_t* codes = block + dq_planes<kMinima>::kBytes;
   auto* rows = reinterpret_cast<uint16_t*>(out);
   const __m512i low = _mm512_set1_epi16(15);
   for (int32_t half = 0; half < 2; ++half) {
@@ -78,8 +92,8 @@ AIE_HOST_INLINE __m512i transpose_bytes(__m512i v) {
         const __m512i both = _mm512_cvtepu8_epi16(packed);
         const int32_t row = half * kDqHalfRows + 2 * pair, at = g * kDqRows + row;
         uint16_t* to = rows + row * kDqColumns + g * kDqGroup;
-        const __m512i even = _mm512_castsi256_si512(values_of(d[at], m[at]));
-        const __m512i odd = _mm512_castsi256_si512(values_of(d[at + 1], m[at + 1]));
+        const __m512i even = _mm512_castsi256_si512(values_of(planes, at));
+        const __m512i odd = _mm512_castsi256_si512(values_of(planes, at + 1));
         _mm512_storeu_si512(to, _mm512_permutexvar_epi16(_mm512_and_si512(both, low), even));
         _mm512_storeu_si512(to + kDqColumns,
                             _mm512_permutexvar_epi16(_mm512_srli_epi16(both, 4), odd));
@@ -91,11 +105,13 @@ AIE_HOST_INLINE __m512i transpose_bytes(__m512i v) {
 #else
 
 // The 16 values of a row and group, low bytes and high bytes apart.
-AIE_HOST_INLINE void values_of(uint16_t d, uint16_t m, __m128i& low, __m128i& high) {
-  const __m128 scale = _mm_set1_ps(widen_one(d)), minimum = _mm_set1_ps(widen_one(m));
+template <bool kMinima>
+AIE_HOST_INLINE void values_of(const dq_planes<kMinima>& planes, int32_t at, __m128i& low,
+                               __m128i& high) {
+  const __m128 scale = _mm_set1_ps(planes.d(at)), minimum = _mm_set1_ps(planes.m(at));
   __m128i narrow[4];
   unroll<4>([&](auto i) {
-    constexpr float kFirst = 4 * i.value;
+    constexpr float kFirst = dq_planes<kMinima>::kFirst + 4 * i.value;
     const __m128 code = _mm_setr_ps(kFirst, kFirst + 1, kFirst + 2, kFirst + 3);
     const __m128 sum = _mm_add_ps(rounded(_mm_mul_ps(scale, code)), minimum);
     const __m128i bits = _mm_castps_si128(sum);
@@ -113,10 +129,10 @@ AIE_HOST_INLINE void values_of(uint16_t d, uint16_t m, __m128i& low, __m128i& hi
   high = _mm_packus_epi16(_mm_srli_epi16(first, 8), _mm_srli_epi16(second, 8));
 }
 
+template <bool kMinima>
 [[gnu::noinline]] inline void dequantize_block(const uint8_t* block, bfloat16* out) {
-  const auto* d = reinterpret_cast<const uint16_t*>(block);
-  const uint16_t* m = d + kDqPlane / 2;
-  const uint8_t* codes = block + 2 * kDqPlane;
+  const dq_planes<kMinima> planes{reinterpret_cast<const uint16_t*>(block)};
+  const uint8_t* codes = block + dq_planes<kMinima>::kBytes;
   auto* rows = reinterpret_cast<uint16_t*>(out);
   const __m128i mask = _mm_set1_epi8(15);
   for (int32_t half = 0; half < 2; ++half) {
@@ -130,7 +146,7 @@ AIE_HOST_INLINE void values_of(uint16_t d, uint16_t m, __m128i& low, __m128i& hi
       for (int32_t r = 0; r < kDqHalfRows; ++r) {
         const int32_t row = half * kDqHalfRows + r, at = g * kDqRows + row;
         __m128i low, high;
-        values_of(d[at], m[at], low, high);
+        values_of(planes, at, low, high);
         uint16_t* to = rows + row * kDqColumns + g * kDqGroup;
         for (int32_t c = 0; c < kDqGroup; c += 16) {
           const __m128i both = _mm_load_si128(reinterpret_cast<const __m128i*>(bytes[r / 2] + c));

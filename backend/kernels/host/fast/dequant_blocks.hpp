@@ -51,14 +51,15 @@ AIE_HOST_INLINE void transpose_block(const uint16_t* columns, uint16_t* rows) {
                                 reinterpret_cast<uint16_t*>(out));
 }
 
+template <typename Layout>  // q8, q8_0
 [[gnu::noinline]] inline void dequantize_q8(const uint8_t* block, bfloat16* out) {
   const auto* d = reinterpret_cast<const float*>(block);
-  const auto* codes = reinterpret_cast<const int8_t*>(block + kQ8Codes);
-  alignas(64) uint16_t values[kQ8Columns * kBlockRows];
-  for (int32_t c = 0; c < kQ8Columns; ++c) {
+  const auto* codes = reinterpret_cast<const int8_t*>(block + Layout::kCodesAt);
+  alignas(64) uint16_t values[Layout::kColumns * kBlockRows];
+  for (int32_t c = 0; c < Layout::kColumns; ++c) {
     unroll<kBlockRows / kLanes>([&](auto p) {
       const auto at = int32_t(p.value * kLanes);
-      const auto scale = load<float_lanes>(d + c / kQ8Group * kBlockRows + at);
+      const auto scale = load<float_lanes>(d + c / Layout::kGroup * kBlockRows + at);
       // The kernel adds its product to zero: -0 becomes 0.
       const float_lanes product = widen_int8(codes + c * kBlockRows + at) * scale + 0.0f;
       // To nearest even; a NaN stays one.
@@ -69,7 +70,7 @@ AIE_HOST_INLINE void transpose_block(const uint16_t* columns, uint16_t* rows) {
             values + c * kBlockRows + at);
     });
   }
-  transpose_block<kQ8Columns>(values, reinterpret_cast<uint16_t*>(out));
+  transpose_block<Layout::kColumns>(values, reinterpret_cast<uint16_t*>(out));
 }
 
 }  // namespace host

@@ -1,6 +1,6 @@
 // Blocks of 8-bit and bfloat16 weights times vectors in the `fast` builds: exact fp32 factors, sums
-// in another order than the kernels' own forms (aie_kernels/gemv_q8.h, gemv_bf16.h). Q4NX blocks
-// have their own file.
+// in another order than the kernels' own forms (aie_kernels/gemv_q8.h, gemv_bf16.h). Blocks of
+// 4-bit weights have their own file.
 #pragma once
 
 #include "aie_kernels/weight_block.h"
@@ -15,9 +15,11 @@ AIE_HOST_BEGIN
 namespace host {
 
 inline constexpr int32_t kBlockRows = npu::blocks::kRows;
-inline constexpr int32_t kQ8Columns = npu::blocks::q8::kColumns;
-inline constexpr int32_t kQ8Group = npu::blocks::q8::kGroup, kQ8Codes = npu::blocks::q8::kCodesAt;
 inline constexpr int32_t kBf16Columns = npu::blocks::bf16::kColumns;
+
+template <npu::blocks::Format kFormat>
+using int8_layout =
+    std::conditional_t<kFormat == npu::blocks::Format::kQ8, npu::blocks::q8, npu::blocks::q8_0>;
 
 // kLanes int8 as fp32.
 AIE_HOST_INLINE float_lanes widen_int8(const int8_t* p) {
@@ -58,13 +60,14 @@ AIE_HOST_INLINE void add_columns(float_lanes (&out)[kVectors][kPassVectors], con
 }
 
 // y += block x for kVectors lines of 128.
-template <int32_t kVectors, int32_t kParts, typename Vectors>
-[[gnu::noinline]] inline void q8_block(const uint8_t* block, const Vectors& vectors) {
-  constexpr int32_t kGroups = kQ8Columns / kQ8Group, kPasses = kBlockRows / kPassRows;
+template <typename Layout, int32_t kVectors, int32_t kParts, typename Vectors>
+[[gnu::noinline]] inline void int8_block(const uint8_t* block, const Vectors& vectors) {
+  constexpr int32_t kGroup = Layout::kGroup, kGroups = Layout::kGroups;
+  constexpr int32_t kPasses = kBlockRows / kPassRows;
   const auto* d = reinterpret_cast<const float*>(block);
-  const auto* codes = reinterpret_cast<const int8_t*>(block + kQ8Codes);
-  alignas(64) float wide[kVectors * kQ8Columns];
-  widen_lines<kVectors, kQ8Columns>(vectors, wide);
+  const auto* codes = reinterpret_cast<const int8_t*>(block + Layout::kCodesAt);
+  alignas(64) float wide[kVectors * Layout::kColumns];
+  widen_lines<kVectors, Layout::kColumns>(vectors, wide);
   for (int32_t first = 0; first < kBlockRows; first += kPassRows) {
     float_lanes rows[kVectors][kPassVectors];
     unroll<kVectors>([&](auto v) {
@@ -74,13 +77,13 @@ template <int32_t kVectors, int32_t kParts, typename Vectors>
       });
     });
     for (int32_t g = 0; g < kGroups; ++g) {
-      const int8_t* at = codes + g * kQ8Group * kBlockRows + first;
+      const int8_t* at = codes + g * kGroup * kBlockRows + first;
       float_lanes sums[kVectors][kPassVectors];
-      add_columns<kVectors, kParts, kQ8Group, kQ8Columns>(
-          sums, wide + g * kQ8Group, [&](int32_t c, auto p) {
+      add_columns<kVectors, kParts, kGroup, Layout::kColumns>(
+          sums, wide + g * kGroup, [&](int32_t c, auto p) {
             return widen_int8(at + c * kBlockRows + int32_t(p.value * kLanes));
           });
-      prefetch_ahead(block, first / kPassRows * kGroups + g, kGroups * kPasses);
+      prefetch_ahead<Layout::kSize>(block, first / kPassRows * kGroups + g, kGroups * kPasses);
       unroll<kPassVectors>([&](auto p) {
         const auto scale =
             load<float_lanes>(d + g * kBlockRows + first + int32_t(p.value * kLanes));
@@ -110,7 +113,8 @@ template <int32_t kVectors, int32_t kParts, typename Vectors>
           sums, wide + step * kStep, [&](int32_t c, auto p) {
             return widen_bf16(at + c * kBlockRows + int32_t(p.value * kLanes));
           });
-      prefetch_ahead(block, first / kPassRows * kSteps + step, kSteps * kPasses);
+      prefetch_ahead<npu::blocks::kBytes>(block, first / kPassRows * kSteps + step,
+                                          kSteps * kPasses);
       unroll<kVectors>([&](auto v) {
         unroll<kPassVectors>([&](auto p) {
           float* to = vectors.sums(v.value) + first + int32_t(p.value * kLanes);
@@ -137,18 +141,26 @@ inline int32_t largest_order(const int32_t* values) {
   return largest;
 }
 
+// Of the formats whose weights are not of 4 bits.
+template <npu::blocks::Format kFormat, int32_t kVectors, int32_t kParts, typename Vectors>
+AIE_HOST_INLINE void wide_block(const uint8_t* block, const Vectors& vectors) {
+  if constexpr (npu::blocks::is_int8(kFormat)) {
+    int8_block<int8_layout<kFormat>, kVectors, kParts>(block, vectors);
+  } else {
+    bf16_block<kVectors, kParts>(block, vectors);
+  }
+}
+
 // Vectors of a core.
 template <npu::blocks::Format kFormat, int32_t kVectors>
 AIE_HOST_INLINE void gemv_block(const uint8_t* block, const bfloat16* x, float* y) {
-  using npu::blocks::Format;
-  constexpr int32_t kParts = parts_of(kVectors);
-  const auto* const lines = reinterpret_cast<const uint16_t*>(x);
-  if constexpr (kFormat == Format::kQ4nx) {
-    q4nx_block<kVectors>(block, x, y);
-  } else if constexpr (kFormat == Format::kQ8) {
-    q8_block<kVectors, kParts>(block, adjacent_vectors<kQ8Columns>{lines, y});
+  using namespace npu::blocks;
+  if constexpr (is_int4(kFormat)) {
+    q4_block<kFormat == Format::kQ4nx, kVectors>(block, x, y);
   } else {
-    bf16_block<kVectors, kParts>(block, adjacent_vectors<kBf16Columns>{lines, y});
+    const auto* const lines = reinterpret_cast<const uint16_t*>(x);
+    const adjacent_vectors<columns_of(kFormat)> vectors{lines, y};
+    wide_block<kFormat, kVectors, parts_of(kVectors)>(block, vectors);
   }
 }
 
@@ -156,17 +168,13 @@ AIE_HOST_INLINE void gemv_block(const uint8_t* block, const bfloat16* x, float* 
 template <npu::blocks::Format kFormat>
 inline void gemv_joint(const uint8_t* block, const bfloat16* const* x, float* const* y,
                        int32_t count) {
-  using npu::blocks::Format;
+  using namespace npu::blocks;
   const separate_vectors vectors{x, y};
-  if constexpr (kFormat == Format::kQ4nx) {
-    q4nx_joint(block, vectors, count);
+  if constexpr (is_int4(kFormat)) {
+    q4_joint<kFormat == Format::kQ4nx>(block, vectors, count);
   } else {
     for_vectors<kJointVectors>(vectors, count, [&]<int32_t kVectors>(const separate_vectors& some) {
-      if constexpr (kFormat == Format::kQ8) {
-        q8_block<kVectors, parts_of(1)>(block, some);
-      } else {
-        bf16_block<kVectors, parts_of(1)>(block, some);
-      }
+      wide_block<kFormat, kVectors, parts_of(1)>(block, some);
     });
   }
 }

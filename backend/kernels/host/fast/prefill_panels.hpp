@@ -35,49 +35,70 @@ inline constexpr int32_t kPfTile = kPfTileRows * 8, kPfEight = 8 / kPfPerLane * 
 // Lanes of a panel, kPfEight for eight columns; a tile of A takes kPfTile.
 constexpr int32_t pf_panel(int32_t columns) { return columns / 8 * kPfEight; }
 
-// Weights of rows First on of a slice, kLanes at a time, as fp32. kSlices of kColumns a block has.
-template <unsigned First>
-struct q4nx_slice {
+using npu::blocks::Format;
+
+// Scales and minima of rows First on of a slice of 4-bit weights, kLanes of them.
+template <bool kMinima>
+struct q4_scales {
   float_lanes d, m;
+
+  q4_scales(const uint8_t* block, int32_t slice, int32_t first) {
+    const auto* scales = reinterpret_cast<const uint16_t*>(block) + slice * kQ4Rows + first;
+    d = widen_bf16(scales);
+    if constexpr (kMinima) {
+      m = widen_bf16(scales + kQ4Plane / 2);
+    } else {
+      m = d * float{-kQ4Zero<kMinima>};
+    }
+  }
+};
+
+// Weights of rows First on of a slice, kLanes at a time, as fp32. kSlices of kColumns a block has.
+template <Format kFormat, unsigned First>
+struct weight_slice;
+template <Format kFormat, unsigned First>
+  requires(npu::blocks::is_int4(kFormat))
+struct weight_slice<kFormat, First> {
+  static constexpr bool kMinima = kFormat == Format::kQ4nx;
+  q4_scales<kMinima> scales;
   const uint8_t* codes;
 
   static constexpr int32_t kColumns = kPfSlice, kSlices = kQ4Columns / kColumns;
-  q4nx_slice(const uint8_t* block, int32_t slice)
-      : codes(block + kQ4Codes + First / kQ4HalfRows * kQ4HalfBytes +
-              slice * kPfSlice * kQ4ColumnBytes) {
-    const auto* scales = reinterpret_cast<const uint16_t*>(block) + slice * kQ4Rows + First;
-    d = widen_bf16(scales);
-    m = widen_bf16(scales + kQ4Plane / 2);
-  }
+  weight_slice(const uint8_t* block, int32_t slice)
+      : scales(block, slice, First),
+        codes(block + kQ4Codes<kMinima> + First / kQ4HalfRows * kQ4HalfBytes +
+              slice * kPfSlice * kQ4ColumnBytes) {}
   AIE_HOST_INLINE float_lanes column(int32_t c) const {
-    return rounded(codes_of<First % kQ4HalfRows>(codes + c * kQ4ColumnBytes) * d) + m;
+    const float_lanes code = codes_of<First % kQ4HalfRows>(codes + c * kQ4ColumnBytes);
+    return rounded(code * scales.d) + scales.m;
   }
 };
-template <unsigned First>
-struct q8_slice {
+template <Format kFormat, unsigned First>
+  requires(npu::blocks::is_int8(kFormat))
+struct weight_slice<kFormat, First> {
+  using Layout = int8_layout<kFormat>;
   const float* scales;
   const int8_t* codes;
 
-  static constexpr int32_t kColumns = kPfSlice, kSlices = kQ8Columns / kColumns;
-  q8_slice(const uint8_t* block, int32_t slice)
-      : scales(reinterpret_cast<const float*>(block) + slice * kPfSlice / kQ8Group * kPfBlock +
-               First),
-        codes(reinterpret_cast<const int8_t*>(block) + kQ8Codes + slice * kPfSlice * kPfBlock +
-              First) {}
+  static constexpr int32_t kColumns = kPfSlice, kSlices = Layout::kColumns / kColumns;
+  weight_slice(const uint8_t* block, int32_t slice)
+      : scales(reinterpret_cast<const float*>(block) +
+               slice * kPfSlice / Layout::kGroup * kPfBlock + First),
+        codes(reinterpret_cast<const int8_t*>(block) + Layout::kCodesAt +
+              slice * kPfSlice * kPfBlock + First) {}
   AIE_HOST_INLINE float_lanes column(int32_t c) const {
-    const auto scale = load<float_lanes>(scales + c / kQ8Group * kPfBlock);
+    const auto scale = load<float_lanes>(scales + c / Layout::kGroup * kPfBlock);
     return rounded(widen_int8(codes + c * kPfBlock) * scale) + 0.0f;  // no -0, as the kernel
   }
 };
-
 // Half a slice: the third slice of two blocks has columns of both.
 template <unsigned First>
-struct bf16_slice {
+struct weight_slice<Format::kBf16, First> {
   const uint16_t* values;
 
   static constexpr int32_t kColumns = kPfSlice / 2, kSlices = kBf16Columns / kColumns;
   static_assert(kSlices * kColumns == kBf16Columns);
-  bf16_slice(const uint8_t* block, int32_t slice)
+  weight_slice(const uint8_t* block, int32_t slice)
       : values(reinterpret_cast<const uint16_t*>(block) + slice * kColumns * kPfBlock + First) {}
   AIE_HOST_INLINE float_lanes column(int32_t c) const { return widen_bf16(values + c * kPfBlock); }
 };
@@ -171,14 +192,14 @@ AIE_HOST_INLINE void store_eight(lanes (&columns)[8], lanes top, int32_t* panel)
 
 // One slice of a block. False if weights are not finite or beyond what floating point multiplies
 // exactly.
-template <template <unsigned> typename Slice>
+template <Format kFormat>
 [[gnu::noinline]] inline bool pack_slice(const uint8_t* block, int32_t slice, int32_t* panel) {
   lanes bad{};
   unroll<kPfBlock / kLanes>([&](auto p) {
     constexpr unsigned kFirst = p.value * kLanes;
-    const Slice<kFirst> weights(block, slice);
+    const weight_slice<kFormat, kFirst> weights(block, slice);
     int32_t* to = panel + kFirst;
-    for (int32_t c = 0; c < Slice<kFirst>::kColumns; c += 8) {
+    for (int32_t c = 0; c < weights.kColumns; c += 8) {
       lanes columns[8];
       unroll<8>([&](auto i) {
         const auto bits = (lanes)weights.column(c + static_cast<int32_t>(i.value));
@@ -200,9 +221,8 @@ template <template <unsigned> typename Slice>
 #if defined(AIE_HOST_BYTE_BLOCKS) && defined(__AVX512BF16__)
 // Eight columns of a half's codes are a vector. Products of a code are exact in fp32; conversions
 // to bf16 take denormals for 0, so that scales and minima must be far from them.
-template <>
-[[gnu::noinline]] inline bool pack_slice<q4nx_slice>(const uint8_t* block, int32_t slice,
-                                                     int32_t* panel) {
+template <bool kMinima>
+AIE_HOST_INLINE bool pack_codes(const uint8_t* block, int32_t slice, int32_t* panel) {
   constexpr int kLeast = 24;  // exponent
   const __m512i rows = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
   const __m512i shift = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
@@ -214,16 +234,15 @@ template <>
   __mmask16 bad = 0;
   lanes beyond{};
   for (int32_t half = 0; half < 2; ++half, panel += kQ4HalfRows) {
-    const auto* scales = reinterpret_cast<const uint16_t*>(block) + slice * kQ4Rows;
-    scales += half * kQ4HalfRows;
-    const auto d = (__m512)widen_bf16(scales), m = (__m512)widen_bf16(scales + kQ4Plane / 2);
+    const q4_scales<kMinima> scales(block, slice, half * kQ4HalfRows);
+    const auto d = (__m512)scales.d, m = (__m512)scales.m;
     for (const __m512 scale : {d, m}) {
       const __m512i magnitude = _mm512_and_si512((__m512i)scale, unsigned_bits);
       bad |= below(magnitude, kLeast) |
              _mm512_cmpgt_epi32_mask(magnitude, _mm512_set1_epi32(0x7F7FFFFF));
     }
     const uint8_t* codes =
-        block + kQ4Codes + half * kQ4HalfBytes + slice * kPfSlice * kQ4ColumnBytes;
+        block + kQ4Codes<kMinima> + half * kQ4HalfBytes + slice * kPfSlice * kQ4ColumnBytes;
     int32_t* to = panel;
     for (int32_t c = 0; c < kPfSlice; c += 8, codes += 8 * kQ4ColumnBytes) {
       const __m512i all = _mm512_loadu_si512(codes);
@@ -245,6 +264,16 @@ template <>
   }
   bad |= _mm512_test_epi32_mask((__m512i)beyond, (__m512i)beyond);
   return bad == 0;
+}
+template <>
+[[gnu::noinline]] inline bool pack_slice<Format::kQ4nx>(const uint8_t* block, int32_t slice,
+                                                        int32_t* panel) {
+  return pack_codes<true>(block, slice, panel);
+}
+template <>
+[[gnu::noinline]] inline bool pack_slice<Format::kQ4_0>(const uint8_t* block, int32_t slice,
+                                                        int32_t* panel) {
+  return pack_codes<false>(block, slice, panel);
 }
 #endif
 

@@ -59,12 +59,29 @@ AIE_HOST_INLINE const T* packed_part(uint32_t operand, const void* form, int32_t
   return found > 0 ? to + part * elements : nullptr;
 }
 
-template <template <unsigned> typename Slice>
+template <Format kFormat>
 AIE_HOST_INLINE const int32_t* panel_of(uint32_t operand, const uint8_t* block, int32_t slice) {
-  constexpr auto kPack = &pack_slice<Slice>;
-  return packed_part<int32_t>(operand, reinterpret_cast<const void*>(kPack), Slice<0>::kSlices,
-                              slice, pf_panel(Slice<0>::kColumns),
+  using Slice = weight_slice<kFormat, 0>;
+  constexpr auto kPack = &pack_slice<kFormat>;
+  return packed_part<int32_t>(operand, reinterpret_cast<const void*>(kPack), Slice::kSlices, slice,
+                              pf_panel(Slice::kColumns),
                               [&](int32_t i, int32_t* out) { return kPack(block, i, out); });
+}
+inline const int32_t* panel_of(uint32_t operand, const uint8_t* block, Format format,
+                               int32_t slice) {
+  switch (format) {
+    case Format::kQ4nx:
+      return panel_of<Format::kQ4nx>(operand, block, slice);
+    case Format::kQ8:
+      return panel_of<Format::kQ8>(operand, block, slice);
+    case Format::kQ4_0:
+      return panel_of<Format::kQ4_0>(operand, block, slice);
+    case Format::kQ8_0:
+      return panel_of<Format::kQ8_0>(operand, block, slice);
+    case Format::kBf16:
+      break;
+  }
+  return panel_of<Format::kBf16>(operand, block, slice);
 }
 
 // Slice `slice` of the `slices` of an object of A that count.
@@ -176,7 +193,8 @@ struct UsedRows {
 
 // Panels of a slice: one of each row-block; of bfloat16 one of each half of its columns.
 struct Panels {
-  static_assert(npu::prefill::kMaxBlocks == 2 && kPfSlice == 2 * bf16_slice<0>::kColumns);
+  static_assert(npu::prefill::kMaxBlocks == 2 &&
+                kPfSlice == 2 * weight_slice<Format::kBf16, 0>::kColumns);
   const int32_t* of[2];
   int32_t count;
 };
@@ -242,21 +260,17 @@ template <bool kHalves>
 // that floating point does not multiply exactly.
 inline bool panels_of(uint32_t operand, const uint8_t* const* b, int32_t blocks, int32_t format,
                       int32_t slice, Panels* panels) {
-  using npu::blocks::Format;
   const bool halves = format == int32_t(Format::kBf16);
   bool good = true;
   panels->count = halves ? 2 : blocks;
   for (int32_t i = 0; i < panels->count; ++i) {
-    constexpr int32_t kEach = bf16_slice<0>::kSlices;
+    constexpr int32_t kEach = weight_slice<Format::kBf16, 0>::kSlices;
     const int32_t number = halves ? 2 * slice + i : slice;
     const int32_t object = halves ? number / kEach : i;
     const uint32_t at = operand + static_cast<uint32_t>(object);
-    const int32_t* const panel = halves ? panel_of<bf16_slice>(at, b[object], number % kEach)
-                                 : format == int32_t(Format::kQ4nx)
-                                     ? panel_of<q4nx_slice>(at, b[object], number)
-                                     : panel_of<q8_slice>(at, b[object], number);
-    panels->of[i] = panel;
-    good &= panel != nullptr;
+    const int32_t own = halves ? number % kEach : slice;
+    panels->of[i] = panel_of(at, b[object], Format(format), own);
+    good &= panels->of[i] != nullptr;
   }
   return good;
 }
@@ -266,13 +280,13 @@ inline bool panels_of(uint32_t operand, const uint8_t* const* b, int32_t blocks,
 inline bool prefill_multiply(const bfloat16* a, const uint8_t* const* b, float* sums, float* tail,
                              int32_t m, int32_t blocks, int32_t format, int32_t slice,
                              int32_t in_object) {
-  const int32_t range = npu::prefill::range_columns(npu::blocks::Format(format)) / kPfSlice;
+  const int32_t range = npu::prefill::range_columns(Format(format)) / kPfSlice;
   const int32_t left = range - slice + in_object, most = npu::prefill::kRowSlots / m;
   const pf_packed* const rows = activations_of(a, m, in_object, left < most ? left : most);
   Panels panels;
   const bool good = panels_of(1, b, blocks, format, slice, &panels);
   if (rows == nullptr || !good) return false;
-  if (format == int32_t(npu::blocks::Format::kBf16)) {
+  if (format == int32_t(Format::kBf16)) {
     multiply_panels<true>(rows, panels, sums, tail, m);
   } else if (!nothing(panels)) {
     multiply_panels<false>(rows, panels, sums, tail, m);
@@ -303,7 +317,7 @@ inline bool prefill_keep(const uint8_t* const* b, int32_t blocks, int32_t format
                          uint8_t* kept) {
   Panels panels;
   if (!panels_of(0, b, blocks, format, slice, &panels)) return false;
-  const bool halves = format == int32_t(npu::blocks::Format::kBf16);
+  const bool halves = format == int32_t(Format::kBf16);
   for (int32_t i = 0; i < panels.count; ++i) {
     if (halves) {
       keep_panel(panels.of[i], 2, kept + i * (kPfKept / 2));

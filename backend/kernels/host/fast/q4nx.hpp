@@ -1,4 +1,5 @@
-// Q4NX blocks times vectors in the `fast` builds, with the arithmetic of aie_kernels/gemv_q4nx.h.
+// Blocks of 4-bit weights times vectors in the `fast` builds, with the arithmetic of
+// aie_kernels/gemv_q4nx.h; without minima y += d (s - 8 X), which takes one product less.
 // With AVX512BF16 the codes enter as bf16 pairs 128 + code (vdpbf16ps: denormal factors and results
 // count as zero); with AVX2 alone x becomes bytes (q4nx_bytes.hpp); else codes are exact
 // fp32 and s = sum code x.
@@ -21,7 +22,7 @@ AIE_HOST_INLINE __m512i code_pairs(const uint8_t* columns, __m512i bytes, __m512
                                    _mm512_set1_epi32(0x43004300), 0xEA);
 }
 
-// Rows of a half in the order of q4nx_few's sums: in 128-bit lanes pairs of rows 0-3 (of columns 0
+// Rows of a half in the order of q4_few's sums: in 128-bit lanes pairs of rows 0-3 (of columns 0
 // and 1, then 2 and 3 of four) and 4-7; even rows are one vector, odd ones another.
 AIE_HOST_INLINE __m512 rows_in_order(__m512 even, __m512 odd) {
   const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 8, 24, 9, 25, 10, 26, 11, 27);
@@ -31,8 +32,8 @@ AIE_HOST_INLINE __m512 rows_in_order(__m512 even, __m512 odd) {
 
 // y += block x for up to four lines of 256: four columns at a time and four sums of each half, so
 // that a byte's two codes take one shuffle and no product waits for the one before it.
-template <int32_t kVectors, typename Vectors>
-[[gnu::noinline]] inline void q4nx_few(const uint8_t* block, const Vectors& vectors) {
+template <bool kMinima, int32_t kVectors, typename Vectors>
+[[gnu::noinline]] inline void q4_few(const uint8_t* block, const Vectors& vectors) {
   const auto* d = reinterpret_cast<const uint16_t*>(block);
   const auto* m = reinterpret_cast<const uint16_t*>(block + kQ4Plane);
   const uint16_t* lines[kVectors];
@@ -51,6 +52,7 @@ template <int32_t kVectors, typename Vectors>
   const __m512i pairs = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1);
   const __m512i code = _mm512_set1_epi32(0x000F000F), plus_128 = _mm512_set1_epi32(0x43004300);
   const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3F80);
+  const __m512 zero = _mm512_set1_ps(128 + kQ4Zero<kMinima>);
   __m512 rows[2][kVectors];
   unroll<2>([&](auto half) {
     unroll<kVectors>([&](auto v) {
@@ -69,7 +71,8 @@ template <int32_t kVectors, typename Vectors>
         totals[v.value] = _mm512_dpbf16_ps(totals[v.value], factors[v.value], ones);
       });
       unroll<2>([&](auto half) {
-        const uint8_t* columns = block + kQ4Codes + half.value * kQ4HalfBytes + c * kQ4ColumnBytes;
+        const uint8_t* columns =
+            block + kQ4Codes<kMinima> + half.value * kQ4HalfBytes + c * kQ4ColumnBytes;
         const __m512i both = _mm512_shuffle_epi8(
             _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i*)columns)), bytes);
         const auto above = (__m512bh)_mm512_or_si512(_mm512_srli_epi16(both, 4), plus_128);
@@ -82,20 +85,25 @@ template <int32_t kVectors, typename Vectors>
         });
       });
     });
-    prefetch_ahead(block, g, kQ4Groups);
+    prefetch_ahead<kQ4Bytes<kMinima>>(block, g, kQ4Groups);
     unroll<kVectors>([&](auto v) {
       totals[v.value] += _mm512_shuffle_f32x4(totals[v.value], totals[v.value], 0xB1);
     });
     unroll<2>([&](auto half) {
       const int32_t at = g * kQ4Rows + static_cast<int32_t>(half.value) * kQ4HalfRows;
-      const __m512 scale = (__m512)widen_bf16(d + at), minimum = (__m512)widen_bf16(m + at);
+      const auto scale = (__m512)widen_bf16(d + at);
       unroll<kVectors>([&](auto v) {
         __m512& row = rows[half.value][v.value];
         const __m512 sum = rows_in_order(even[half.value][v.value], odd[half.value][v.value]);
-        row = _mm512_fmadd_ps(scale, _mm512_fnmadd_ps(_mm512_set1_ps(128), totals[v.value], sum),
-                              row);
-        row = _mm512_fmadd_ps(minimum, totals[v.value], row);
+        row = _mm512_fmadd_ps(scale, _mm512_fnmadd_ps(zero, totals[v.value], sum), row);
       });
+      if constexpr (kMinima) {
+        const auto minimum = (__m512)widen_bf16(m + at);
+        unroll<kVectors>([&](auto v) {
+          __m512& row = rows[half.value][v.value];
+          row = _mm512_fmadd_ps(minimum, totals[v.value], row);
+        });
+      }
     });
   }
   unroll<2>([&](auto half) {
@@ -106,8 +114,8 @@ template <int32_t kVectors, typename Vectors>
 }
 
 // y += block x for kVectors lines of 256.
-template <int32_t kVectors>
-[[gnu::noinline]] inline void q4nx_many(const uint8_t* block, const bfloat16* x, float* y) {
+template <bool kMinima, int32_t kVectors>
+[[gnu::noinline]] inline void q4_many(const uint8_t* block, const bfloat16* x, float* y) {
   const auto* d = reinterpret_cast<const uint16_t*>(block);
   const auto* m = reinterpret_cast<const uint16_t*>(block + kQ4Plane);
   const auto* lines = reinterpret_cast<const uint16_t*>(x);
@@ -132,10 +140,12 @@ template <int32_t kVectors>
     unroll<kVectors>([&](auto v) {
       rows[v.value] = _mm512_loadu_ps(y + v.value * kQ4Rows + half * kQ4HalfRows);
     });
-    const uint8_t* codes = block + kQ4Codes + half * kQ4HalfBytes;
+    const uint8_t* codes = block + kQ4Codes<kMinima> + half * kQ4HalfBytes;
     for (int32_t g = 0; g < kQ4Groups; ++g) {
       __m512 sums[kVectors];
-      unroll<kVectors>([&](auto v) { sums[v.value] = _mm512_set1_ps(-128 * totals[g][v.value]); });
+      unroll<kVectors>([&](auto v) {
+        sums[v.value] = _mm512_set1_ps(-(128 + kQ4Zero<kMinima>)*totals[g][v.value]);
+      });
       unroll<kQ4Group / 2>([&](auto pair) {
         const int32_t c = g * kQ4Group + static_cast<int32_t>(2 * pair.value);
         const __m512bh w = (__m512bh)code_pairs(codes + c * kQ4ColumnBytes, bytes, shift);
@@ -145,13 +155,18 @@ template <int32_t kVectors>
           sums[v.value] = _mm512_dpbf16_ps(sums[v.value], w, (__m512bh)_mm512_set1_epi32(factor));
         });
       });
-      prefetch_ahead(block, 2 * g + half, 2 * kQ4Groups);
+      prefetch_ahead<kQ4Bytes<kMinima>>(block, 2 * g + half, 2 * kQ4Groups);
       const int32_t at = g * kQ4Rows + half * kQ4HalfRows;
-      const __m512 scale = (__m512)widen_bf16(d + at), minimum = (__m512)widen_bf16(m + at);
-      unroll<kVectors>([&](auto v) {
-        rows[v.value] = _mm512_fmadd_ps(scale, sums[v.value], rows[v.value]);
-        rows[v.value] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(totals[g][v.value]), rows[v.value]);
-      });
+      const auto scale = (__m512)widen_bf16(d + at);
+      unroll<kVectors>(
+          [&](auto v) { rows[v.value] = _mm512_fmadd_ps(scale, sums[v.value], rows[v.value]); });
+      if constexpr (kMinima) {
+        const auto minimum = (__m512)widen_bf16(m + at);
+        unroll<kVectors>([&](auto v) {
+          const __m512 total = _mm512_set1_ps(totals[g][v.value]);
+          rows[v.value] = _mm512_fmadd_ps(minimum, total, rows[v.value]);
+        });
+      }
     }
     unroll<kVectors>([&](auto v) {
       _mm512_storeu_ps(y + v.value * kQ4Rows + half * kQ4HalfRows, rows[v.value]);
@@ -160,43 +175,44 @@ template <int32_t kVectors>
 }
 
 // y += block x for kVectors lines of 256.
-template <int32_t kVectors>
-AIE_HOST_INLINE void q4nx_block(const uint8_t* block, const bfloat16* x, float* y) {
+template <bool kMinima, int32_t kVectors>
+AIE_HOST_INLINE void q4_block(const uint8_t* block, const bfloat16* x, float* y) {
   if constexpr (kVectors <= 2) {
     const auto* const lines = reinterpret_cast<const uint16_t*>(x);
-    q4nx_few<kVectors>(block, adjacent_vectors<kQ4Columns>{lines, y});
+    q4_few<kMinima, kVectors>(block, adjacent_vectors<kQ4Columns>{lines, y});
   } else {
-    q4nx_many<kVectors>(block, x, y);
+    q4_many<kMinima, kVectors>(block, x, y);
   }
 }
 
-// The same for `count` vectors, each with the sums of q4nx_block<1>.
-inline void q4nx_joint(const uint8_t* block, separate_vectors vectors, int32_t count) {
+// The same for `count` vectors, each with the sums of q4_block<kMinima, 1>.
+template <bool kMinima>
+inline void q4_joint(const uint8_t* block, separate_vectors vectors, int32_t count) {
   for_vectors<kJointVectors>(vectors, count, [&]<int32_t kVectors>(const separate_vectors& some) {
-    q4nx_few<kVectors>(block, some);
+    q4_few<kMinima, kVectors>(block, some);
   });
 }
 
 #elif defined(AIE_HOST_Q4_BYTES)
 
 // y += block x for kVectors lines of 256.
-template <int32_t kVectors>
-AIE_HOST_INLINE void q4nx_block(const uint8_t* block, const bfloat16* x, float* y) {
-  for (int32_t v = 0; v < kVectors; ++v) {
-    q4nx_bytes(block, x + v * kQ4Columns, y + v * kQ4Rows, v == 0);
-  }
+template <bool kMinima, int32_t kVectors>
+AIE_HOST_INLINE void q4_block(const uint8_t* block, const bfloat16* x, float* y) {
+  const auto* const lines = reinterpret_cast<const uint16_t*>(x);
+  q4_bytes<kMinima>(block, adjacent_vectors<kQ4Columns>{lines, y}, kVectors);
 }
 
-// The same for `count` vectors, each with the sums of q4nx_block<1>.
-inline void q4nx_joint(const uint8_t* block, separate_vectors vectors, int32_t count) {
-  q4nx_bytes_joint(block, vectors, count);
+// The same for `count` vectors, each with the sums of q4_block<kMinima, 1>.
+template <bool kMinima>
+inline void q4_joint(const uint8_t* block, separate_vectors vectors, int32_t count) {
+  q4_bytes<kMinima>(block, vectors, count);
 }
 
 #else
 
 // y += block x for kVectors lines of 256.
-template <int32_t kVectors, typename Vectors>
-[[gnu::noinline]] inline void q4nx_floats(const uint8_t* block, const Vectors& vectors) {
+template <bool kMinima, int32_t kVectors, typename Vectors>
+[[gnu::noinline]] inline void q4_floats(const uint8_t* block, const Vectors& vectors) {
   const auto* d = reinterpret_cast<const uint16_t*>(block);
   const auto* m = reinterpret_cast<const uint16_t*>(block + kQ4Plane);
   alignas(64) float wide[kVectors * kQ4Columns];
@@ -213,7 +229,13 @@ template <int32_t kVectors, typename Vectors>
     });
     for (int32_t half = 0; half < 2; ++half) {
       float_lanes sums[kVectors][kParts] = {};
-      const uint8_t* codes = block + kQ4Codes + half * kQ4HalfBytes + g * kQ4Group * kQ4ColumnBytes;
+      if constexpr (!kMinima) {
+        unroll<kVectors>([&](auto v) {
+          for (float_lanes& sum : sums[v.value]) sum -= kQ4Zero<kMinima> * totals[v.value];
+        });
+      }
+      const uint8_t* codes =
+          block + kQ4Codes<kMinima> + half * kQ4HalfBytes + g * kQ4Group * kQ4ColumnBytes;
       for (int32_t c = 0; c < kQ4Group; ++c) {
         unroll<kParts>([&](auto p) {
           const float_lanes w = codes_of<p.value * kLanes>(codes + c * kQ4ColumnBytes);
@@ -225,27 +247,28 @@ template <int32_t kVectors, typename Vectors>
       unroll<kParts>([&](auto p) {
         const int32_t row = half * kQ4HalfRows + static_cast<int32_t>(p.value * kLanes);
         const float_lanes scale = widen_bf16(d + g * kQ4Rows + row);
-        const float_lanes minimum = widen_bf16(m + g * kQ4Rows + row);
         unroll<kVectors>([&](auto v) {
           float* out = vectors.sums(v.value) + row;
-          store(load<float_lanes>(out) + scale * sums[v.value][p.value] + minimum * totals[v.value],
-                out);
+          float_lanes sum = load<float_lanes>(out) + scale * sums[v.value][p.value];
+          if constexpr (kMinima) sum += widen_bf16(m + g * kQ4Rows + row) * totals[v.value];
+          store(sum, out);
         });
       });
     }
   }
 }
 
-template <int32_t kVectors>
-AIE_HOST_INLINE void q4nx_block(const uint8_t* block, const bfloat16* x, float* y) {
+template <bool kMinima, int32_t kVectors>
+AIE_HOST_INLINE void q4_block(const uint8_t* block, const bfloat16* x, float* y) {
   const auto* const lines = reinterpret_cast<const uint16_t*>(x);
-  q4nx_floats<kVectors>(block, adjacent_vectors<kQ4Columns>{lines, y});
+  q4_floats<kMinima, kVectors>(block, adjacent_vectors<kQ4Columns>{lines, y});
 }
 
-// The same for `count` vectors, each with the sums of q4nx_block<1>.
-inline void q4nx_joint(const uint8_t* block, separate_vectors vectors, int32_t count) {
+// The same for `count` vectors, each with the sums of q4_block<kMinima, 1>.
+template <bool kMinima>
+inline void q4_joint(const uint8_t* block, separate_vectors vectors, int32_t count) {
   for_vectors<kJointVectors>(vectors, count, [&]<int32_t kVectors>(const separate_vectors& some) {
-    q4nx_floats<kVectors>(block, some);
+    q4_floats<kMinima, kVectors>(block, some);
   });
 }
 

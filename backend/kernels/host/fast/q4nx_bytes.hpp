@@ -1,7 +1,7 @@
-// Q4NX blocks times vectors on CPUs with AVX2 alone: sums of products of bytes. The 32 columns of x
-// of a group become integers in units of 2^-15 of the power of two above the largest, two signed
-// bytes each, which hold bf16 down to 2^-8 of it. What they do not hold is multiplied in fp32,
-// column by column: it is little, or the whole group.
+// Blocks of 4-bit weights times vectors on CPUs with AVX2 alone: sums of products of bytes. The 32
+// columns of x of a group become integers in units of 2^-15 of the power of two above the largest,
+// two signed bytes each, which hold bf16 down to 2^-8 of it. What they do not hold is multiplied in
+// fp32, column by column: it is little, or the whole group.
 #pragma once
 
 #include <memory>
@@ -91,14 +91,13 @@ inline void split_group(q4_line& line, int32_t g) {
 // Lines that a thread has split, in sets by what they hold.
 class q4_lines {
  public:
-  const q4_line& find(const bfloat16* x) {
-    const auto* const from = reinterpret_cast<const uint16_t*>(x);
-    const auto word = [&](int32_t i) { return load<uint64_t>(from + i); };
+  const q4_line& find(const uint16_t* x) {
+    const auto word = [&](int32_t i) { return load<uint64_t>(x + i); };
     const uint64_t mixed = (word(0) + 3 * word(4)) * 0x9E3779B97F4A7C15;
     const size_t set = mixed >> (64 - kSetBits);
     for (size_t way = 0; way < kWays; ++way) {
       const q4_line& line = lines_[set * kWays + way];
-      if (mixed == marks_[set * kWays + way] && same(from, line.x)) return line;
+      if (mixed == marks_[set * kWays + way] && same(x, line.x)) return line;
     }
     const size_t number = set * kWays + next_[set]++ % kWays;
     q4_line& line = lines_[number];
@@ -125,7 +124,7 @@ class q4_lines {
 };
 
 // Cores multiply all their row-blocks by the same lines, of which each has a copy.
-inline const q4_line& split_line(const bfloat16* x) {
+inline const q4_line& split_line(const uint16_t* x) {
   static thread_local const std::unique_ptr<q4_lines> lines(new q4_lines);
   return lines->find(x);
 }
@@ -197,9 +196,24 @@ AIE_HOST_INLINE void add_rests(const q4_line& line, int32_t g, const uint8_t* co
   }
 }
 
-// y += block x. fetches: whether to prefetch the blocks that come next, once for all x of a block.
-[[gnu::noinline]] inline void q4nx_bytes(const uint8_t* block, const bfloat16* x, float* y,
-                                         bool fetches) {
+// sums = a group's codes times x, without minima less 8 X. of_bytes(sums): codes times bytes of x.
+template <bool kMinima, typename Bytes>
+AIE_HOST_INLINE void multiply_group(const q4_line& line, int32_t g, const uint8_t* codes,
+                                    float_lanes (&sums)[4], const Bytes& of_bytes) {
+  unroll<4>([&](auto i) { sums[i.value] = float_lanes{}; });
+  if (line.units[g] != 0) {
+    of_bytes(sums);
+    unroll<4>([&](auto i) { sums[i.value] *= line.units[g]; });
+  }
+  if constexpr (!kMinima) {
+    unroll<4>([&](auto i) { sums[i.value] -= kQ4Zero<kMinima> * line.totals[g]; });
+  }
+  add_rests(line, g, codes, sums);
+}
+
+// y += block x.
+template <bool kMinima>
+[[gnu::noinline]] inline void multiply_packed(const uint8_t* block, const uint16_t* x, float* y) {
   const q4_line& line = split_line(x);
   const auto* d = reinterpret_cast<const uint16_t*>(block);
   const auto* m = reinterpret_cast<const uint16_t*>(block + kQ4Plane);
@@ -207,43 +221,39 @@ AIE_HOST_INLINE void add_rests(const q4_line& line, int32_t g, const uint8_t* co
   unroll<4>([&](auto i) { rows[i.value] = load<float_lanes>(y + 8 * i.value); });
   for (int32_t g = 0; g < kQ4Groups; ++g) {
     const int32_t first = g * kQ4Group;
-    const uint8_t* const codes = block + kQ4Codes + first * kQ4ColumnBytes;
-    float_lanes sums[4] = {};
-    if (line.units[g] != 0) {
-      group_sums(codes, line.upper + first, line.lower + first, sums);
-      unroll<4>([&](auto i) { sums[i.value] *= line.units[g]; });
-    }
-    add_rests(line, g, codes, sums);
-    if (fetches) prefetch_ahead(block, g, kQ4Groups);
+    const uint8_t* const codes = block + kQ4Codes<kMinima> + first * kQ4ColumnBytes;
+    float_lanes sums[4];
+    multiply_group<kMinima>(line, g, codes, sums, [&](float_lanes(&products)[4]) {
+      group_sums(codes, line.upper + first, line.lower + first, products);
+    });
+    prefetch_ahead<kQ4Bytes<kMinima>>(block, g, kQ4Groups);
     unroll<4>([&](auto i) {
       const int32_t at = g * kQ4Rows + int32_t(8 * i.value);
       rows[i.value] += widen_bf16(d + at) * sums[i.value];
-      rows[i.value] += widen_bf16(m + at) * line.totals[g];
+      if constexpr (kMinima) rows[i.value] += widen_bf16(m + at) * line.totals[g];
     });
   }
   unroll<4>([&](auto i) { store(rows[i.value], y + 8 * i.value); });
 }
 
-// A block's codes as bytes: of 32 rows four columns each; and its factors.
+// A block's codes as bytes: of 32 rows four columns each; and its planes.
+template <bool kMinima>
 struct q4_unpacked {
-  static constexpr int32_t kFour = 4 * kQ4Rows;  // bytes
+  static constexpr int32_t kPlane = kQ4Groups * kQ4Rows, kPlanes = kMinima ? 2 : 1;
   alignas(32) uint8_t codes[kQ4Columns * kQ4Rows];
-  alignas(32) float scales[kQ4Groups * kQ4Rows], minima[kQ4Groups * kQ4Rows];
+  alignas(32) float planes[kPlanes * kPlane];  // scales, then minima
 
   explicit q4_unpacked(const uint8_t* block) {
-    const auto* const d = reinterpret_cast<const uint16_t*>(block);
-    const auto* const m = reinterpret_cast<const uint16_t*>(block + kQ4Plane);
-    for (int32_t i = 0; i < kQ4Groups * kQ4Rows; i += int32_t(kLanes)) {
-      store(widen_bf16(d + i), scales + i);
-      store(widen_bf16(m + i), minima + i);
+    for (int32_t i = 0; i < kPlanes * kPlane; i += int32_t(kLanes)) {
+      store(widen_bf16(reinterpret_cast<const uint16_t*>(block) + i), planes + i);
     }
-    const uint8_t* from = block + kQ4Codes;
+    const uint8_t* from = block + kQ4Codes<kMinima>;
     uint8_t* to = codes;
     for (int32_t g = 0; g < kQ4Groups; ++g) {
-      prefetch_ahead(block, g, kQ4Groups);
-      for (int32_t c = 0; c < kQ4Group; c += 4, from += 4 * kQ4ColumnBytes, to += kFour) {
+      prefetch_ahead<kQ4Bytes<kMinima>>(block, g, kQ4Groups);
+      for (int32_t c = 0; c < kQ4Group; c += 4, from += 4 * kQ4ColumnBytes, to += 4 * kQ4Rows) {
         unpack(from, to);
-        unpack(from + kQ4HalfBytes, to + kFour / 2);
+        unpack(from + kQ4HalfBytes, to + 2 * kQ4Rows);
       }
     }
   }
@@ -290,7 +300,7 @@ struct q4_row_products {
 AIE_HOST_INLINE void unpacked_sums(const uint8_t* codes, const int8_t* upper, const int8_t* lower,
                                    float_lanes (&sums)[4]) {
   q4_row_products first, second, third, fourth;
-  for (int32_t c = 0; c < kQ4Group; c += 4, codes += q4_unpacked::kFour) {
+  for (int32_t c = 0; c < kQ4Group; c += 4, codes += 4 * kQ4Rows) {
     const __m256i by_upper = _mm256_set1_epi32(load<int32_t>(upper + c));
     const __m256i by_lower = _mm256_set1_epi32(load<int32_t>(lower + c));
     first.add(codes, by_upper, by_lower);
@@ -304,33 +314,39 @@ AIE_HOST_INLINE void unpacked_sums(const uint8_t* codes, const int8_t* upper, co
   sums[3] = fourth.sums();
 }
 
-// y += block x, as q4nx_bytes(). y is in memory meanwhile: the sums of a group take all registers.
-[[gnu::noinline]] inline void multiply_unpacked(const q4_unpacked& unpacked, const uint8_t* block,
-                                                const bfloat16* x, float* y) {
+// y += block x, as multiply_packed(). y is in memory meanwhile: the sums of a group take all
+// registers.
+template <bool kMinima>
+[[gnu::noinline]] inline void multiply_unpacked(const q4_unpacked<kMinima>& unpacked,
+                                                const uint8_t* block, const uint16_t* x, float* y) {
   const q4_line& line = split_line(x);
   for (int32_t g = 0; g < kQ4Groups; ++g) {
     const int32_t first = g * kQ4Group;
-    float_lanes sums[4] = {};
-    if (line.units[g] != 0) {
-      unpacked_sums(unpacked.codes + first * kQ4Rows, line.upper + first, line.lower + first, sums);
-      unroll<4>([&](auto i) { sums[i.value] *= line.units[g]; });
-    }
-    add_rests(line, g, block + kQ4Codes + first * kQ4ColumnBytes, sums);
+    const uint8_t* const codes = block + kQ4Codes<kMinima> + first * kQ4ColumnBytes;
+    float_lanes sums[4];
+    multiply_group<kMinima>(line, g, codes, sums, [&](float_lanes(&products)[4]) {
+      unpacked_sums(unpacked.codes + first * kQ4Rows, line.upper + first, line.lower + first,
+                    products);
+    });
     unroll<4>([&](auto i) {
-      const int32_t row = int32_t(8 * i.value), at = g * kQ4Rows + row;
+      const int32_t row = int32_t(8 * i.value);
+      const float* const scales = unpacked.planes + g * kQ4Rows + row;
       float_lanes sum = load<float_lanes>(y + row);
-      sum += load<float_lanes>(unpacked.scales + at) * sums[i.value];
-      sum += load<float_lanes>(unpacked.minima + at) * line.totals[g];
+      sum += load<float_lanes>(scales) * sums[i.value];
+      if constexpr (kMinima) sum += load<float_lanes>(scales + unpacked.kPlane) * line.totals[g];
       store(sum, y + row);
     });
   }
 }
 
-inline void q4nx_bytes_joint(const uint8_t* block, const separate_vectors& vectors, int32_t count) {
-  if (count == 1) return q4nx_bytes(block, vectors.x[0], vectors.y[0], true);
-  const q4_unpacked unpacked(block);
-  for (int32_t v = 0; v < count; ++v)
-    multiply_unpacked(unpacked, block, vectors.x[v], vectors.y[v]);
+// y += block x for `count` vectors: of several the codes are unpacked once.
+template <bool kMinima, typename Vectors>
+AIE_HOST_INLINE void q4_bytes(const uint8_t* block, const Vectors& vectors, int32_t count) {
+  if (count == 1) return multiply_packed<kMinima>(block, vectors.line(0), vectors.sums(0));
+  const q4_unpacked<kMinima> unpacked(block);
+  for (int32_t v = 0; v < count; ++v) {
+    multiply_unpacked(unpacked, block, vectors.line(v), vectors.sums(v));
+  }
 }
 
 }  // namespace host

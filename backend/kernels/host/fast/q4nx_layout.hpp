@@ -1,8 +1,8 @@
-// Where a Q4NX block has its planes and codes (aie_kernels/gemv_q4nx.h), and its 4-bit codes as
-// vectors.
+// Where a block of 4-bit weights has its planes and codes (aie_kernels/weight_block.h), and its
+// codes as vectors. kMinima: whether it has a plane of minima (q4nx), or none (q4_0).
 #pragma once
 
-#include "aie_kernels/q4nx_block.h"
+#include "aie_kernels/weight_block.h"
 #include "format.hpp"
 #include "simd.hpp"
 
@@ -12,9 +12,15 @@ namespace host {
 inline constexpr int32_t kQ4Rows = npu::q4nx::kRows, kQ4Columns = npu::q4nx::kColumns;
 inline constexpr int32_t kQ4Group = npu::q4nx::kGroup, kQ4HalfRows = 16;
 inline constexpr int32_t kQ4Groups = npu::q4nx::kGroups;
-inline constexpr int32_t kQ4Plane = npu::q4nx::kPlaneBytes, kQ4Codes = npu::q4nx::kCodesAt;
+inline constexpr int32_t kQ4Plane = npu::q4nx::kPlaneBytes;
 inline constexpr int32_t kQ4HalfBytes = kQ4Columns * kQ4HalfRows / 2;
 inline constexpr int32_t kQ4ColumnBytes = kQ4HalfRows / 2;  // of one half
+template <bool kMinima>
+inline constexpr int32_t kQ4Codes = kMinima ? npu::q4nx::kCodesAt : npu::blocks::q4_0::kCodesAt;
+template <bool kMinima>
+inline constexpr int32_t kQ4Bytes = kMinima ? npu::q4nx::kBlockBytes : npu::blocks::q4_0::kSize;
+template <bool kMinima>
+inline constexpr int32_t kQ4Zero = kMinima ? 0 : npu::blocks::q4_0::kZero;  // code of 0
 
 using float_lanes = simd<float, kLanes>;
 
@@ -77,8 +83,6 @@ struct separate_vectors {
   separate_vectors from(int32_t v) const { return {x + v, y + v}; }
 };
 
-inline constexpr int32_t kQ4BlockBytes = kQ4Codes + 2 * kQ4HalfBytes, kQ4Line = 64;
-
 // How many separate vectors are multiplied by a block at once: as many sums as registers take.
 inline constexpr int32_t kJointVectors = kSimdBytes == 64 ? 4 : 2;
 
@@ -106,10 +110,12 @@ AIE_HOST_INLINE void widen_lines(const Vectors& vectors, float* wide) {
 
 // The blocks that usually come next lie behind this one, in memory: part `part` of `parts` of the
 // one after the next is fetched into L2, far enough ahead for memory to answer.
+template <int64_t kBlockBytes>
 AIE_HOST_INLINE void prefetch_ahead(const uint8_t* block, int32_t part, int32_t parts) {
-  const int32_t size = kQ4BlockBytes / parts;
-  for (int32_t line = 0; line < size; line += kQ4Line) {
-    __builtin_prefetch(block + 2 * kQ4BlockBytes + part * size + line, 0, 2);
+  constexpr int32_t kBytes = int32_t(kBlockBytes), kLine = 64;
+  const int32_t size = kBytes / parts;
+  for (int32_t line = 0; line < size; line += kLine) {
+    __builtin_prefetch(block + 2 * kBytes + part * size + line, 0, 2);
   }
 }
 

@@ -49,8 +49,9 @@ def every(generation: str) -> tuple[Target, ...]:
     for use in uses():
         if use.generation != generation or use.for_emulation:
             continue
-        # Other operations: in their default form.
-        usual = use.key in products if use.operation == "gemm" else not use.about
+        # Other operations: in their default form, products for both sizes of weight blocks.
+        plain = not use.about or "small" in dict(use.about)
+        usual = use.key in products if use.operation == "gemm" else plain
         if use.key not in found or usual:
             found[use.key] = Target(generation, use.operation, use.key, use.design, usual)
     return tuple(found.values())

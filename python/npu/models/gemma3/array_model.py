@@ -39,7 +39,9 @@ def spread_heads(x: np.ndarray, head_dim: int) -> np.ndarray:
 
 
 class Regions:
-    """The memory that blocks of weights lie in: a mapped file, or what was prepared in memory."""
+    """The memory that blocks of weights lie in: a mapped file, or what was prepared in memory.
+
+    All of it, as streams read beyond small blocks (npu.models.prepare makes room for that)."""
 
     def __init__(self) -> None:
         self.arrays: list[np.ndarray] = []

@@ -15,10 +15,11 @@ from npu.formats.blocks import BlockTensor
 from npu.models.gemma3 import names
 from npu.models.gemma3.array_model import arguments, rotations
 from npu.models.gemma3.config import Config
+from npu.models.gemma3.weights import HEAD
 from npu.models.interface import MOST_SEQUENCES
 from npu.models.kv_cache import PAGE, Cache
 from npu.models.sources.interface import Source
-from npu.ops.registry import operation
+from npu.ops.registry import operation, size_of
 
 MAX_TOP = 64  # logits that leave the array, at most, where not all do
 
@@ -50,7 +51,8 @@ class Decoder:
     ) -> None:
         self._config, self._source = config, source
         self._device = current_device()
-        configuration = operation("decoder").configuration(self._device.generation)
+        size = size_of(blocks[HEAD][0].format)  # that of all matrices
+        configuration = operation("decoder").configuration(self._device.generation, **size)
         self._native = _npu.ops.Decoder(
             self._device.handle, configuration,
             **arguments(config, source, blocks, embedding_scale),

@@ -6,12 +6,13 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from npu.formats import blocks
 from npu.models.gemma3 import names
 from npu.models.gemma3.config import Config
 from npu.models.gemma3.weights import HEAD, matrices
 from npu.models.prepare.plan import plan
 from npu.models.sources.interface import Source
-from npu.perf.decode_simulation import FORMATS, MATRICES, DecodeLayer, DecodeShape
+from npu.perf.decode_simulation import MATRICES, DecodeLayer, DecodeShape
 
 # Kind of weights -> parts of a layer.
 _LAYER = {
@@ -71,8 +72,8 @@ def decode_shape(name: str, source: Source, config: Config, weights: str = "auto
     whose rows are in several formats counts as if all were in the widest."""
     formats: dict[str, str] = {}
     for segment in plan(source, matrices(source, config), weights):
-        known = formats.get(segment.key, FORMATS[0])
-        formats[segment.key] = max(known, segment.format, key=FORMATS.index)
+        known = formats.get(segment.key, segment.format)
+        formats[segment.key] = max(known, segment.format, key=_bytes_per_weight)
     layers = []
     for index, window in enumerate(config.windows):
         qkv, output, gate_up, down = (formats[f"{index}.{matrix}"] for matrix in MATRICES)
@@ -81,3 +82,7 @@ def decode_shape(name: str, source: Source, config: Config, weights: str = "auto
         name, config.width, config.heads, config.kv_heads, config.head_dim, config.ffn_width,
         config.vocabulary, tuple(layers), formats[HEAD],
     )  # fmt: skip
+
+
+def _bytes_per_weight(format: str) -> float:
+    return blocks.bytes_of(format) / (blocks.ROWS * blocks.columns_of(format))

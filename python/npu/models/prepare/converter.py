@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 def convert(source: Source, segments: Iterable[Segment]) -> Iterator[tuple[Segment, np.ndarray]]:
-    """The blocks (row-blocks, column-blocks, 5120) of all segments, chunk by chunk in order.
+    """The blocks (row-blocks, column-blocks, bytes) of all segments, chunk by chunk in order.
 
     Raises FormatError that names the tensor for a NaN or infinity, before its blocks are given.
     """
@@ -87,9 +87,10 @@ def convert_rows(source: Source, name: str, rows: slice, format: str) -> np.ndar
         values = np.ascontiguousarray(source.float32(name, rows))
         stored = _F32, values.view(np.uint8).reshape(count, 4 * columns)
     kind, raw = np.int32(stored[0]).item(), np.ascontiguousarray(stored[1])
-    if not core.converts(kind, format):
+    if format == "q4nx" and not core.converts(kind, format):
         return _fitted(source, name, rows, kind, raw)
-    out = np.empty((*blocks.grid((count, columns), format), blocks.BLOCK_BYTES), np.uint8)
+    shape = *blocks.grid((count, columns), format), blocks.bytes_of(format)
+    out = np.empty(shape, np.uint8)
     bad = core.convert_rows(raw, kind, columns, format, out.reshape(-1))
     if bad >= 0:
         raise _refusal(source, name, f"NaN or infinity in row {rows.start + bad}")

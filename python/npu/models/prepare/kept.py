@@ -1,8 +1,9 @@
 """Prepared weights in a cache file: found again by model file and choice, mapped, read in place.
 
-An entry is a safetensors file of blocks, each tensor on a page. Its name has a key over the model's
-files (path, size, time, some bytes), the ``weights`` choice and the version below; an entry that
-is not exactly what the plan asks for is made again. Folder and limits: ``folder.py``.
+An entry is a safetensors file of blocks, each tensor on a page, with what the array reads beyond
+small ones (``Segment.room``). Its name has a key over the model's files (path, size, time, some
+bytes), the ``weights`` choice and the version below; an entry that is not exactly what the plan
+asks for is made again. Folder and limits: ``folder.py``.
 """
 
 from __future__ import annotations
@@ -24,14 +25,13 @@ from npu.formats.blocks import BlockTensor
 from npu.formats.q4nx.writer import Announced, Writer
 from npu.formats.safetensors_file import SafetensorsFile
 from npu.models.prepare import folder, unsynced
-from npu.models.prepare.plan import Segment
+from npu.models.prepare.plan import PAGE, Segment
 from npu.models.prepare.report import WeightsRow
 from npu.models.sources.interface import Source
 
-VERSION = "1"  # of the entries: raise it when blocks or conversions change
+VERSION = "2"  # of the entries: raise it when blocks or conversions change
 VERSION_KEY, KEY_KEY, ROWS_KEY = "npu.weights.version", "npu.weights.key", "npu.weights.report"
 _FORMATS_KEY = "npu.weights.formats"
-_PAGE = 4096
 _HEAD_BYTES, _SAMPLES = 1 << 20, 64  # of a model file that the key covers
 
 
@@ -88,15 +88,15 @@ class KeptWeights:
         wanted = {VERSION_KEY: VERSION, KEY_KEY: self._key, _FORMATS_KEY: json.dumps(formats)}
         if any(file.metadata.get(key) != value for key, value in wanted.items()):
             return None
-        if [file.entries[s.name].shape for s in segments] != [s.blocks_shape for s in segments]:
+        shapes = {tensor.name: tensor.shape for tensor in _announced(segments)}
+        if {name: found.shape for name, found in file.entries.items()} != shapes:
             return None
-        names = {tensor.name for tensor in _announced(segments)}
-        if set(file.entries) != names or file.unused_bytes():
+        if file.unused_bytes():
             return None
         tensors = {}
         for segment in segments:
             found = file.entries[segment.name]
-            if found.dtype != "U8" or found.offset % _PAGE:
+            if found.dtype != "U8" or found.offset % PAGE:
                 return None
             raw = file.raw(found).reshape(segment.blocks_shape)
             tensors[segment.name] = BlockTensor(raw, segment.shape, segment.format)
@@ -140,15 +140,15 @@ class _Blocks:
         self._left = self._left or segment.nbytes
         self._left -= part.nbytes
         self._writer.append(part)
-        if not self._left and segment.nbytes % _PAGE:
-            self._writer.append(np.zeros(-segment.nbytes % _PAGE, np.uint8))
+        if not self._left:
+            self._writer.append(np.zeros(segment.room - segment.nbytes, np.uint8))
 
 
 def _announced(segments: Sequence[Segment]) -> list[Announced]:
     found = []
     for segment in segments:
         found.append(Announced(segment.name, "U8", segment.blocks_shape))
-        if fill := -segment.nbytes % _PAGE:
+        if fill := segment.room - segment.nbytes:
             found.append(Announced(f"{segment.name}.fill", "U8", (fill,)))
     return found
 

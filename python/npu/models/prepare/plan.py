@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 from npu.formats import blocks
 from npu.formats.q4nx.tensor import ZERO_POINT
-from npu.models.prepare.formats import ZERO_POINTS, block_format
+from npu.models.prepare.formats import ZERO_POINTS, block_formats
 from npu.models.sources.interface import Source
+
+PAGE = 4096  # where a segment begins, so that devices read it in place
 
 
 @dataclass(frozen=True)
@@ -55,24 +57,31 @@ class Segment:
 
     @property
     def blocks_shape(self) -> tuple[int, int, int]:
-        return (*blocks.grid(self.shape, self.format), blocks.BLOCK_BYTES)
+        return (*blocks.grid(self.shape, self.format), blocks.bytes_of(self.format))
 
     @property
     def nbytes(self) -> int:
         rows, columns, size = self.blocks_shape
         return rows * columns * size
 
+    @property
+    def room(self) -> int:
+        """Bytes of memory to give it: pages, with what the array reads beyond small blocks."""
+        slack = blocks.SLACK_BYTES if self.format in blocks.SMALL else 0
+        return -(-(self.nbytes + slack) // PAGE) * PAGE
+
 
 def plan(source: Source, matrices: Sequence[Matrix], weights: str) -> list[Segment]:
-    """The segments of all matrices, in order."""
+    """The segments of all matrices of a model, in order."""
+    types = {name: _stored(source, name) for matrix in matrices for name in matrix.tensors}
+    formats = block_formats(types.values(), weights)
     segments: list[Segment] = []
     for matrix in matrices:
         started: list[Segment] = []
         for name in matrix.tensors:
             rows, columns = source.shapes[name]
-            stored = _stored(source, name)
-            format = block_format(stored, weights)
-            part = Part(name, stored, rows)
+            format = formats[types[name]]
+            part = Part(name, types[name], rows)
             last = started[-1] if started else None
             if last and last.format == format and last.shape[0] % blocks.ROWS == 0:
                 part_list = (*last.parts, part)

@@ -15,13 +15,12 @@ from npu.formats.q4nx.tensor import concatenate
 from npu.models.prepare import report
 from npu.models.prepare.converter import convert
 from npu.models.prepare.kept import Entry, KeptWeights
-from npu.models.prepare.plan import Segment
+from npu.models.prepare.plan import PAGE, Segment
 from npu.models.prepare.report import WeightsReport
 from npu.models.sources.interface import Source
 
 Progress = Callable[[int, int], None]
 Note = Callable[[str], None]
-_ALIGNMENT = 4096
 _READ_BYTES = 16 << 20  # between two reports of progress
 
 
@@ -151,21 +150,20 @@ def _in_memory(
 
 
 def _one_piece(segments: Sequence[Segment]) -> dict[str, np.ndarray]:
-    """Memory for the blocks of all segments, a page between them: a stream reaches few pieces of
+    """Memory for the blocks of all segments, each on a page: a stream reaches few pieces of
     memory, and reads some blocks beyond a matrix."""
-    sizes = [-(-segment.nbytes // _ALIGNMENT) * _ALIGNMENT for segment in segments]
-    slack = 4 * _ALIGNMENT
-    memory = _aligned(sum(sizes) + 2 * slack)
+    slack = 4 * PAGE
+    memory = _aligned(sum(segment.room for segment in segments) + 2 * slack)
     memory[:slack] = memory[-slack:] = 0
     found, at = {}, slack
-    for segment, size in zip(segments, sizes, strict=True):
+    for segment in segments:
         found[segment.name] = memory[at : at + segment.nbytes]
-        at += size
+        at += segment.room
     return found
 
 
 def _aligned(size: int) -> np.ndarray:
     """Bytes that begin on a page, as devices need to read them in place."""
-    memory = np.empty(size + _ALIGNMENT, np.uint8)
-    skip = -memory.ctypes.data % _ALIGNMENT
+    memory = np.empty(size + PAGE, np.uint8)
+    skip = -memory.ctypes.data % PAGE
     return memory[skip : skip + size]

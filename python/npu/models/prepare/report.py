@@ -63,8 +63,8 @@ def measure(source: Source, segments: Iterable[Segment]) -> tuple[WeightsRow, ..
     errors = in_order(lambda item: _squares(source, *item), listed)
     sums: dict[tuple[str, str, str], list[float]] = {}
     for (segment, part), found in zip(listed, errors, strict=True):
-        columns = -(-segment.columns // blocks.columns_of(segment.format))
-        nbytes = -(-part.rows // blocks.ROWS) * columns * blocks.BLOCK_BYTES
+        row_blocks, column_blocks = blocks.grid((part.rows, segment.columns), segment.format)
+        nbytes = row_blocks * column_blocks * blocks.bytes_of(segment.format)
         key = segment.kind, part.stored, segment.format
         before = sums.setdefault(key, [0.0] * 5)
         sums[key] = [a + b for a, b in zip(before, (1, nbytes, *found), strict=True)]
