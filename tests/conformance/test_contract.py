@@ -219,7 +219,7 @@ def test_programs_of_overlays_have_the_size_that_streams_load(device):
     configuration = _npu.device.Configuration.parse(config)
     overlays = {one[0]: one[1] for one in configuration.as_dict()["overlays"]}
     images = {name: device.handle.overlay_image(configuration, name) for name in overlays}
-    assert len(set(images.values())) == len(overlays) == 5
+    assert len(set(images.values())) == len(overlays) == 6
     assert {name: len(image) for name, image in images.items()} == overlays
     with pytest.raises(ArgumentError, match='has no overlay "no such program"'):
         device.handle.overlay_image(configuration, "no such program")

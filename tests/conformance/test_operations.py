@@ -20,20 +20,30 @@ import numpy as np
 import pytest
 
 import npu
+from npu._npu import facts
 from npu.models.gemma3.model import Model
 from npu.models.sources import open_source
 from npu.ops.registry import operations
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
+FORMATS = tuple(facts.BLOCK_COLUMNS)  # of weight blocks
 
 
-def _blocks(rng: np.random.Generator, n: int, k: int) -> tuple[np.ndarray, tuple[int, int]]:
-    """Random Q4NX blocks with finite scales and minima."""
-    count = -(-n // 32) * -(-k // 256)
-    blocks = rng.integers(0, 256, (count, 5120), dtype=np.uint8)
-    planes = rng.normal(0, 0.01, (count, 512)).astype(BF16)
-    blocks[:, :1024] = planes.view(np.uint8)
-    return blocks, (n, k)
+# Numbers of a block that are not codes.
+_NUMBERS = {"q4nx": (512, BF16), "q8": (256, np.float32), "bf16": (2560, BF16),
+            "q4_0": (256, BF16), "q8_0": (128, np.float32)}  # fmt: skip
+
+
+def _blocks(
+    rng: np.random.Generator, n: int, k: int, format: str = "q4nx"
+) -> tuple[np.ndarray, tuple[int, int], str]:
+    """Random blocks with finite scales and minima."""
+    count = -(-n // 32) * -(-k // facts.BLOCK_COLUMNS[format])
+    blocks = rng.integers(0, 256, (count, facts.BYTES_OF_BLOCK[format]), dtype=np.uint8)
+    numbers, kind = _NUMBERS[format]
+    planes = rng.normal(0, 0.01, (count, numbers)).astype(kind).view(np.uint8)
+    blocks[:, : planes.shape[1]] = planes
+    return blocks, (n, k), format
 
 
 def _gemm(rng: np.random.Generator, m: int, k: int, n: int) -> np.ndarray:
@@ -65,19 +75,19 @@ def _gemm_blocks(rng: np.random.Generator, m: int, k: int, n: int) -> np.ndarray
     return np.concatenate([second.to_numpy(), npu.matmul(first, right, out_dtype="float32")])
 
 
-def _gemv(rng: np.random.Generator, n: int, k: int, batch: int) -> np.ndarray:
+def _gemv(rng: np.random.Generator, n: int, k: int, batch: int, *format: str) -> np.ndarray:
     x = rng.standard_normal((batch, k)).astype(np.float32)
-    return npu.gemv(_blocks(rng, n, k), x)
+    return npu.gemv(_blocks(rng, n, k, *format), x)
 
 
-def _gemv_top(rng: np.random.Generator, n: int, k: int, top: int) -> np.ndarray:
+def _gemv_top(rng: np.random.Generator, n: int, k: int, top: int, *format: str) -> np.ndarray:
     x = rng.standard_normal(k).astype(np.float32)
-    values, rows = npu.gemv_top(_blocks(rng, n, k), x, top)
+    values, rows = npu.gemv_top(_blocks(rng, n, k, *format), x, top)
     return np.concatenate([values.astype(np.float64), rows])
 
 
-def _dequant(rng: np.random.Generator, n: int, k: int) -> np.ndarray:
-    return npu.dequantize(_blocks(rng, n, k))
+def _dequant(rng: np.random.Generator, n: int, k: int, *format: str) -> np.ndarray:
+    return npu.dequantize(_blocks(rng, n, k, *format))
 
 
 def _rms_norm(rng: np.random.Generator, rows: int, width: int) -> np.ndarray:
@@ -114,20 +124,23 @@ def _attention(
 
 
 @functools.cache
-def _model(heads: int, kv_heads: int, width: int) -> Path:
-    """A file with a model of six layers, five with a window."""
+def _model(heads: int, kv_heads: int, width: int, size: str = "large") -> Path:
+    """A file with a model of six layers, five with a window, whose blocks are large or small."""
     files = pytest.importorskip("gemma3_files", reason="writes a model with the gguf package")
     shape = files.Shape(
         layers=6, width=64, ffn_width=96, heads=heads, kv_heads=kv_heads, head_dim=width, window=6
     )
     folder = Path(tempfile.mkdtemp(prefix="npu-conformance-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return files.write_model(folder / "m.gguf", shape)
+    types = files.small_types(6) if size == "small" else None
+    return files.write_model(folder / "m.gguf", shape, types=types)
 
 
-def _decoder(rng: np.random.Generator, tokens: int, heads: int, kv: int, width: int) -> np.ndarray:
+def _decoder(
+    rng: np.random.Generator, tokens: int, heads: int, kv: int, width: int, *size: str
+) -> np.ndarray:
     """Logits, then the largest of them, token by token."""
-    model = Model(open_source(_model(heads, kv, width)))
+    model = Model(open_source(_model(heads, kv, width, *size)))
     assert model.decodes_on_array
     cache, out = model.new_cache(), []
     for token in rng.integers(0, 200, tokens):
@@ -137,9 +150,11 @@ def _decoder(rng: np.random.Generator, tokens: int, heads: int, kv: int, width: 
     return np.concatenate(out)
 
 
-def _prefill(rng: np.random.Generator, tokens: int, heads: int, kv: int, width: int) -> np.ndarray:
+def _prefill(
+    rng: np.random.Generator, tokens: int, heads: int, kv: int, width: int, *size: str
+) -> np.ndarray:
     """The last layer's output of two chunks, and what they leave in the cache."""
-    model = Model(open_source(_model(heads, kv, width)))
+    model = Model(open_source(_model(heads, kv, width, *size)))
     prompts = model._prefill()
     assert prompts is not None
     cache, out = model.new_cache(), []
@@ -151,7 +166,7 @@ def _prefill(rng: np.random.Generator, tokens: int, heads: int, kv: int, width: 
     return np.concatenate([*out, np.concatenate(keys).view(BF16).astype(np.float32)])
 
 
-def _batch(_: np.random.Generator, heads: int, kv: int, width: int) -> np.ndarray:
+def _batch(_: np.random.Generator, heads: int, kv: int, width: int, *size: str) -> np.ndarray:
     """Logits of three sequences of different lengths, and what they leave in their caches. On the
     array: an emulated NPU would run single tokens as decode steps."""
     device = npu.current_device()
@@ -159,7 +174,7 @@ def _batch(_: np.random.Generator, heads: int, kv: int, width: int) -> np.ndarra
         device.name, arithmetic=device.arithmetic, bf16=device.bf16_chosen, designs="array"
     )
     with nullcontext() if device.prefers == "array" else batching:
-        model = Model(open_source(_model(heads, kv, width)))
+        model = Model(open_source(_model(heads, kv, width, *size)))
         assert model.batches_on_array
         caches, out = [model.new_cache() for _ in range(3)], []
         for cache, count in zip(caches, (40, 0, 7), strict=True):
@@ -178,7 +193,7 @@ def _copy(rng: np.random.Generator, size: int) -> np.ndarray:
     return result
 
 
-CASES: dict[str, tuple[Callable[..., np.ndarray], tuple[int, ...]]] = {
+CASES: dict[str, tuple[Callable[..., np.ndarray], tuple[int | str, ...]]] = {
     "copy": (_copy, (3 << 16,)),
     "copy, one column": (_copy, (4096,)),
     "gemm": (_gemm, (256, 128, 512)),
@@ -192,6 +207,10 @@ CASES: dict[str, tuple[Callable[..., np.ndarray], tuple[int, ...]]] = {
     "gemv, ragged batch": (_gemv, (100, 300, 11)),
     "gemv, long x": (_gemv, (96, 9000, 2)),
     "gemv, top": (_gemv_top, (5000, 512, 5)),
+    **{f"gemv, {format}": (_gemv, (500, 700, 3, format)) for format in FORMATS[1:]},
+    "gemv, q4_0, one vector": (_gemv, (1536, 1152, 1, "q4_0")),
+    "gemv, q8_0, top": (_gemv_top, (5000, 512, 5, "q8_0")),
+    **{f"dequant, {format}": (_dequant, (320, 1000, format)) for format in FORMATS[1:]},
     "dequant": (_dequant, (320, 512)),
     "dequant, ragged": (_dequant, (70, 300)),
     "dequant, many tasks": (_dequant, (6000, 256)),
@@ -213,11 +232,14 @@ CASES: dict[str, tuple[Callable[..., np.ndarray], tuple[int, ...]]] = {
     "decoder": (_decoder, (6, 4, 2, 32)),
     "decoder, six key heads": (_decoder, (2, 6, 6, 64)),
     "decoder, large heads": (_decoder, (2, 8, 1, 256)),
+    "decoder, small blocks": (_decoder, (6, 4, 2, 32, "small")),
     "prefill": (_prefill, (40, 4, 2, 32)),
     "prefill, several jobs": (_prefill, (150, 6, 6, 64)),
     "prefill, large heads": (_prefill, (9, 8, 1, 256)),
+    "prefill, small blocks": (_prefill, (40, 4, 2, 32, "small")),
     "prefill, a batch": (_batch, (4, 2, 32)),
     "prefill, a batch, large heads": (_batch, (8, 1, 256)),
+    "prefill, a batch, small blocks": (_batch, (4, 2, 32, "small")),
     "geglu, many tasks": (_geglu, (2200, 1001)),
 }
 _sizes = itertools.count(41)  # in units that no other test uses
@@ -259,7 +281,9 @@ def test_a_new_size_loads_nothing(device):
     rng = np.random.default_rng(0)
     calls: list[Callable[[int], np.ndarray]] = [
         lambda size: _gemv(rng, 32 * size, 512, 1),
+        lambda size: _gemv(rng, 32 * size, 512, 1, "q4_0"),
         lambda size: _dequant(rng, 32 * size, 256),
+        lambda size: _dequant(rng, 32 * size, 256, "q8_0"),
         lambda size: _rms_norm(rng, size, 128),
         lambda size: _rope(rng, size, 1, 256),
         lambda size: _geglu(rng, size, 4096),

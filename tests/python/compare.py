@@ -341,22 +341,34 @@ def _assert_within(c: np.ndarray, exact: np.ndarray, bound: np.ndarray) -> None:
 
 
 def assert_gemv_close(
-    y: np.ndarray, w: np.ndarray, d: np.ndarray, m: np.ndarray, x: np.ndarray, silicon: bool = False
+    y: np.ndarray,
+    w: np.ndarray,
+    d: np.ndarray,
+    m: np.ndarray | None,
+    x: np.ndarray,
+    silicon: bool = False,
 ) -> None:
-    """y is x @ w.T of Q4NX weights w = d code + m, within the error of the GEMV kernel.
+    """y is x @ w.T of Q4NX weights w = d code + m, or where m is None of Q4_0 weights w =
+    d (code - 8), within the error of the GEMV kernel.
 
     w, d, m: (N, K); x: (B, K) of bfloat16 values; u = 2^-24. Per group of 32 columns: X = sum x has
     31 additions; s = -128 X + sum (128 + code) x has 34 roundings of sums up to 271 sum |x|, and
     128 times the error of X: (34 * 271 + 128 * 31) u sum |x|, with code <= 15. Then two roundings
-    per group on the way to y, of partial sums up to sum 15 d |x| + |m| |x|. `silicon` on npu1
-    rounds both terms of a multiply-add before their sum: three times as much.
+    per group on the way to y, of partial sums up to sum 15 d |x| + |m| |x|. Q4_0: -136 X, which is
+    rounded, too, instead of -128 X: (35 * 279 + 136 * 31) u sum |x|; partial sums up to sum 8 d
+    |x|. `silicon` on npu1 rounds both terms of a multiply-add before their sum: three times as
+    much.
     """
     x = np.asarray(x).astype(np.float64)
     exact = x @ w.T
-    scaled, minimum = np.abs(x) @ np.abs(d).T, np.abs(x) @ np.abs(m).T
+    scaled = np.abs(x) @ np.abs(d).T
     groups = -(-x.shape[-1] // 32)
-    bound = (34 * 271 + 128 * 31) * scaled + 31 * minimum
-    bound += (2 * groups + 2) * (15 * scaled + minimum)
+    if m is None:
+        bound = (35 * 279 + 136 * 31 + (2 * groups + 2) * 8) * scaled
+    else:
+        minimum = np.abs(x) @ np.abs(m).T
+        bound = (34 * 271 + 128 * 31) * scaled + 31 * minimum
+        bound += (2 * groups + 2) * (15 * scaled + minimum)
     bound *= (3 if silicon else 1) * FLOAT32_UNIT
     bound += OUTPUT_UNIT[str(y.dtype)] * (np.abs(exact) + bound)
     error = np.abs(y.astype(np.float64).reshape(exact.shape) - exact)
@@ -366,14 +378,17 @@ def assert_gemv_close(
 def assert_block_gemv_close(
     y: np.ndarray, w: np.ndarray, x: np.ndarray, format: str, silicon: bool = False
 ) -> None:
-    """y is x @ w.T of 8-bit ("q8") or bfloat16 ("bf16") weights, within the error of the kernel.
+    """y is x @ w.T of 8-bit ("q8", "q8_0") or bfloat16 ("bf16") weights, within the error of the
+    kernel.
 
     w: (N, K); x: (B, K) of bfloat16 values; u = 2^-24; every product is exact. q8: per group of 16
     columns at most 17 additions (two sums), one product with d, one addition to y: 19 u, and the
-    K / 16 additions to y before. bf16: per block at most 84 additions, and K / 16 to y (`fast`
-    builds add after 16 columns). `silicon` on npu1: three times as much, see assert_gemv_close.
+    K / 16 additions to y before; q8_0, of groups of 32: 35 u and K / 32. bf16: per block at most 84
+    additions, and K / 16 to y (`fast` builds add after 16 columns). `silicon` on npu1: three times
+    as much, see assert_gemv_close.
     """
     x = np.asarray(x).astype(np.float64)
-    steps = (19 if format == "q8" else 84) + -(-x.shape[-1] // 16)
+    steps, columns = {"q8": (19, 16), "q8_0": (35, 32), "bf16": (84, 16)}[format]
+    steps += -(-x.shape[-1] // columns)
     bound = (3 if silicon else 1) * steps * FLOAT32_UNIT * (np.abs(x) @ np.abs(w).T)
     _assert_within(y.reshape(x.shape[0], -1), x @ w.T, bound)

@@ -169,6 +169,18 @@ def write_model(
     return path
 
 
+def small_types(layers: int) -> dict[str, gguf.GGMLQuantizationType]:
+    """Storage, for ``write_model``, of matrices that small blocks hold: both formats in q, k and
+    v and in gate and up, the head in 8 bits."""
+    kinds = gguf.GGMLQuantizationType
+    parts = {
+        "attn_q": kinds.Q4_0, "attn_k": kinds.Q4_0, "attn_v": kinds.Q8_0, "attn_output": kinds.Q4_0,
+        "ffn_gate": kinds.Q4_0, "ffn_up": kinds.Q8_0, "ffn_down": kinds.Q5_0,
+    }  # fmt: skip
+    types = {f"blk.{i}.{part}.weight": k for i in range(layers) for part, k in parts.items()}
+    return types | {"token_embd.weight": kinds.Q8_0}
+
+
 def add_value(
     writer: gguf.GGUFWriter, key: str, value: int | float | str | bool | list | None
 ) -> None:

@@ -120,9 +120,17 @@ TEST_CASE("GEMV kernels: cycles per block as counted from their sources") {
   // bfloat16: 80 columns; one vector takes half of them twice.
   CHECK(cycles("gemv_block", {1, 2}) == 24 + 68 + 2 * (36 + 80) + 40);
   CHECK(cycles("gemv_block", {8, 2}, npu1) == 24 + 548 + 12 + 2 * (24 + 640) + 8 * 40);
+  // Without minima half the scales and products; with scales of 32 columns half the groups, of
+  // twice the columns.
+  CHECK(cycles("gemv_small_block", {1, 3}) == 24 + 24 + 16 + 12 * 14 + 8 * (24 + 80) + 64 + 8 * 24);
+  CHECK(cycles("gemv_small_one", {3}) == cycles("gemv_small_block", {1, 3}));
+  CHECK(cycles("gemv_small_kept", {3}, npu1) == cycles("gemv_small_one", {3}) + 16);
+  CHECK(cycles("gemv_small_block", {1, 4}) == 24 + 68 + 4 * (24 + 160 + 36 + 64) + 64 + 4 * 24);
   CHECK(cycles("gemv_setup", {0}) == 64);
   CHECK(cycles("dequant_q4nx", {}) == 64 * 21 + 24);
   CHECK(cycles("dequant_q4nx", {}, Generation::kNpu1) == 64 * 42 + 24);
+  CHECK(cycles("dequant_q4_0", {}) == cycles("dequant_q4nx", {}));
+  CHECK(cycles("dequant_q8_0", {}) == cycles("dequant_q8", {}));
 }
 
 TEST_CASE("pipelined kernels cost multiplications, waits for accumulators and a call") {

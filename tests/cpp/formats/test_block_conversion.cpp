@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <random>
 #include <vector>
 
@@ -117,36 +118,57 @@ double element(const Type& t, const uint8_t* row, int64_t column) {
   }
 }
 
+// What becomes what (docs/weights.md).
+bool possible(Stored type, Format format) {
+  if (format == Format::kQ4nx) return npu::weights::has_codes4(type);
+  if (format == Format::kQ4_0) return type == Stored::kQ4_0;
+  return true;
+}
+
 double bf16_at(const uint8_t* p) { return std::bit_cast<float>(uint32_t{at<uint16_t>(p)} << 16); }
 
-// Element (row, column) of blocks of a matrix of k columns.
-double packed(Format format, const Bytes& blocks, int64_t k, int64_t row, int64_t column) {
+// The block of (row, column) in blocks of a matrix of k columns.
+const uint8_t* block_of(Format format, const Bytes& blocks, int64_t k, int64_t row,
+                        int64_t column) {
+  const bool small = format == Format::kQ4_0 || format == Format::kQ8_0;
   const int64_t columns = npu::blocks::columns_of(format), across = (k + columns - 1) / columns;
-  const uint8_t* b = blocks.data() + (row / 32 * across + column / columns) * 5120;
-  const int64_t r = row % 32, c = column % columns;
-  if (format == Format::kBf16) return bf16_at(b + 2 * (32 * c + r));
-  if (format == Format::kQ8) {
-    return double{at<float>(b + 4 * (32 * (c / 16) + r))} *
-           static_cast<int8_t>(b[1024 + 32 * c + r]);
-  }
-  const int code = b[1024 + r / 16 * 2048 + c * 8 + r % 16 / 2] >> (r % 2 ? 4 : 0) & 15;
-  return bf16_at(b + 2 * (32 * (c / 32) + r)) * code + bf16_at(b + 512 + 2 * (32 * (c / 32) + r));
+  return blocks.data() + (row / 32 * across + column / columns) * (small ? 4608 : 5120);
 }
 
 // The scale of (row, column); 0 where the format has none.
 double scale(Format format, const Bytes& blocks, int64_t k, int64_t row, int64_t column) {
+  const uint8_t* b = block_of(format, blocks, k, row, column);
+  const int64_t r = row % 32, c = column % npu::blocks::columns_of(format);
   if (format == Format::kBf16) return 0;
-  const int64_t columns = npu::blocks::columns_of(format), across = (k + columns - 1) / columns;
-  const uint8_t* b = blocks.data() + (row / 32 * across + column / columns) * 5120;
-  const int64_t r = row % 32, c = column % columns;
   if (format == Format::kQ8) return at<float>(b + 4 * (32 * (c / 16) + r));
+  if (format == Format::kQ8_0) return at<float>(b + 4 * (32 * (c / 32) + r));
   return bf16_at(b + 2 * (32 * (c / 32) + r));
+}
+
+// Element (row, column) of blocks of a matrix of k columns.
+double packed(Format format, const Bytes& blocks, int64_t k, int64_t row, int64_t column) {
+  const uint8_t* b = block_of(format, blocks, k, row, column);
+  const int64_t r = row % 32, c = column % npu::blocks::columns_of(format);
+  const double d = scale(format, blocks, k, row, column);
+  if (format == Format::kBf16) return bf16_at(b + 2 * (32 * c + r));
+  if (format == Format::kQ8) return d * static_cast<int8_t>(b[1024 + 32 * c + r]);
+  if (format == Format::kQ8_0) return d * static_cast<int8_t>(b[512 + 32 * c + r]);
+  const uint8_t* pairs = b + (format == Format::kQ4_0 ? 512 : 1024);
+  const int code = pairs[r / 16 * 2048 + c * 8 + r % 16 / 2] >> (r % 2 ? 4 : 0) & 15;
+  if (format == Format::kQ4_0) return d * (code - 8);
+  return d * code + bf16_at(b + 512 + 2 * (32 * (c / 32) + r));
 }
 
 // The most that a stored element may change.
 double allowed(const Type& t, Format format, double largest, double value) {
   const double u24 = std::ldexp(1, -24) * 4 * largest + 0x1p-126;  // float32 steps on the way
   if (format == Format::kBf16) return std::ldexp(std::fabs(value), -8) + std::ldexp(1, -133) + u24;
+  if (format == Format::kQ8_0) {
+    // As below, of twice as many elements.
+    const bool kept = t.type == Stored::kQ5_0 || t.type == Stored::kQ8_0;
+    return kept ? u24 : std::sqrt(32) * largest / 249 * 1.001 + u24;
+  }
+  if (format == Format::kQ4_0) return std::ldexp(std::fabs(value), -8);  // d rounded to bfloat16
   if (format == Format::kQ8) {
     // Half a step of largest / 124.5 per element bounds the group's squared error (npu.blocks).
     return npu::weights::has_codes8(t.type) ? u24 : 4 * largest / 249 * 1.001 + u24;
@@ -170,7 +192,7 @@ struct Case {
 // Converts into bytes that are not zero. Returns the first bad row.
 int64_t converted(const Case& c, Bytes& out) {
   const int64_t count = npu::blocks::row_blocks(c.rows) * npu::blocks::column_blocks(c.k, c.format);
-  out.assign(static_cast<size_t>(count * npu::blocks::kBytes), 0xA5);
+  out.assign(static_cast<size_t>(count * npu::blocks::bytes_of(c.format)), 0xA5);
   return npu::weights::convert_rows(c.type.type, c.format, c.raw.data(), c.stride, c.rows, c.k,
                                     out.data());
 }
@@ -201,12 +223,14 @@ void check_blocks(const Case& c, const Bytes& out) {
         values[i] = element(c.type, c.raw.data() + r * c.stride, group + i);
         largest = std::max(largest, std::fabs(values[i]));
       }
-      if (c.format == Format::kQ4nx && r < c.rows) {  // a whole group shares d and m
+      const bool by_32 = c.format == Format::kQ4nx || c.format == Format::kQ8_0;
+      if (by_32 && r < c.rows) {  // a whole group shares its numbers
         for (int64_t i = group / 32 * 32; i < std::min(c.k, group / 32 * 32 + 32); ++i) {
           largest = std::max(largest, std::fabs(element(c.type, c.raw.data() + r * c.stride, i)));
         }
       }
-      if (r >= c.rows || group >= c.k) wrong += scale(c.format, out, c.k, r, group) != 0;
+      const int64_t first = c.format == Format::kQ8_0 ? group / 32 * 32 : group;  // of a scale
+      if (r >= c.rows || first >= c.k) wrong += scale(c.format, out, c.k, r, group) != 0;
       for (int64_t i = 0; i < 16; ++i) {
         const bool fills = r >= c.rows || group + i >= c.k;
         const double got = packed(c.format, out, c.k, r, group + i);
@@ -266,7 +290,8 @@ Case random_case(const Type& t, Format format, int64_t rows, int64_t k, bool tam
   return c;
 }
 
-constexpr Format kFormats[] = {Format::kQ4nx, Format::kQ8, Format::kBf16};
+constexpr Format kFormats[] = {Format::kQ4nx, Format::kQ8, Format::kBf16, Format::kQ4_0,
+                               Format::kQ8_0};
 
 }  // namespace
 
@@ -274,8 +299,7 @@ TEST_CASE("rows of every type become blocks of every format, at ragged sizes") {
   std::mt19937 random(7);
   for (const Type& t : kTypes) {
     for (const Format format : kFormats) {
-      CHECK(npu::weights::converts(t.type, format) ==
-            (format != Format::kQ4nx || npu::weights::has_codes4(t.type)));
+      CHECK(npu::weights::converts(t.type, format) == possible(t.type, format));
       if (!npu::weights::converts(t.type, format)) continue;
       for (const int64_t rows : {1, 31, 32, 33, 97}) {
         for (const int64_t units : {1, 3, 5}) {
@@ -292,7 +316,7 @@ TEST_CASE("arbitrary bytes are converted, or the first row that is not finite is
   int refused = 0;
   for (int round = 0; round < 120; ++round) {
     for (const Type& t : kTypes) {
-      const Format format = kFormats[random() % 3];
+      const Format format = kFormats[random() % std::size(kFormats)];
       if (!npu::weights::converts(t.type, format)) continue;
       const auto rows = static_cast<int64_t>(1 + random() % 40);
       const auto k = static_cast<int64_t>(t.elements * (1 + random() % (t.elements == 1 ? 90 : 3)));

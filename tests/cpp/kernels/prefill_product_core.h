@@ -23,7 +23,13 @@ namespace npu::prefill_product_test {
 
 using kernel_test::bf16_value, kernel_test::bf16_word, kernel_test::Build;
 
-inline constexpr int kSlice = 32, kBlockRows = 32, kBf16 = 2, kStore = 6144, kHalf = 4096;
+inline constexpr int kSlice = 32, kBlockRows = 32, kStore = 6144, kHalf = 4096;
+inline constexpr int kQ4nx = 0, kQ8 = 1, kBf16 = 2, kQ4_0 = 3, kQ8_0 = 4;
+inline constexpr int kFormats[] = {kQ4nx, kQ8, kBf16, kQ4_0, kQ8_0};
+// Of the latter two an object is longer than a block: it ends with the next one's beginning.
+inline bool is_small(int format) { return format == kQ4_0 || format == kQ8_0; }
+inline bool has_bytes(int format) { return format == kQ8 || format == kQ8_0; }
+inline size_t codes_at(int format) { return is_small(format) ? 512 : 1024; }
 inline constexpr size_t kBlockBytes = 5120, kSliceAt = 64, kPieceAt = 65, kWideAt = 16;
 // Rows of a slice that fills an object of A, and its bytes: npu2 has BFP16.
 inline int slots_of(bool npu1) { return npu1 ? 64 : 128; }
@@ -36,7 +42,7 @@ inline uint16_t nearest(double value) {  // to nearest even; finite
 
 struct Shape {
   int m, blocks, format, ranges;
-  int block_columns() const { return format == 0 ? 256 : format == 1 ? 128 : 80; }
+  int block_columns() const { return format == kBf16 ? 80 : has_bytes(format) ? 128 : 256; }
   // Of bfloat16 a core holds two blocks of one row-block.
   int across() const { return format == kBf16 ? 2 : 1; }
   int held() const { return blocks * across(); }
@@ -88,9 +94,9 @@ struct Product {
     std::vector<std::byte> block(kBlockBytes);
     for (std::byte& b : block) b = static_cast<std::byte>(random());
     const auto uniform = [&] { return static_cast<float>(random() % 2001) / 1000 - 1; };
-    const size_t scale_count[] = {512, 256, 0};
+    const size_t scale_count[] = {512, 256, 0, 256, 128};
     for (size_t i = 0; i < scale_count[shape.format]; ++i) {
-      if (shape.format == 0) {
+      if (!has_bytes(shape.format)) {
         const float part = i < 256 ? 0.1f * (2 + uniform()) : 0.8f * uniform() - 1;
         const float whole = i < 256 ? 1 : -8;
         const uint16_t word = bf16_word(
@@ -101,8 +107,8 @@ struct Product {
         std::memcpy(block.data() + 4 * i, &d, 4);
       }
     }
-    if (shape.format == 1 && scales.whole) {  // even codes of at most 16
-      for (size_t i = 1024; i < kBlockBytes; ++i) {
+    if (has_bytes(shape.format) && scales.whole) {  // even codes of at most 16
+      for (size_t i = codes_at(shape.format); i < codes_at(shape.format) + 4096; ++i) {
         block[i] = static_cast<std::byte>(2 * (static_cast<int>(random() % 17) - 8));
       }
     }
@@ -127,13 +133,16 @@ struct Product {
 
   // By the published layouts; `rounded`: to fp32.
   double weight(const std::vector<std::byte>& block, int row, int c, float& rounded) const {
-    if (shape.format == 0) {
-      const auto byte = static_cast<unsigned>(
-          block[static_cast<size_t>(1024 + row / 16 * 2048 + c * 8 + row % 16 / 2)]);
-      const unsigned code = row % 2 == 0 ? byte & 15 : byte >> 4;
+    const std::byte* const codes = block.data() + codes_at(shape.format);
+    if (shape.format == kQ4nx || shape.format == kQ4_0) {
+      const auto byte = static_cast<unsigned>(codes[row / 16 * 2048 + c * 8 + row % 16 / 2]);
+      const int code = static_cast<int>(row % 2 == 0 ? byte & 15 : byte >> 4);
       uint16_t d, m;
       const auto at = static_cast<size_t>(2 * (c / 32 * 32 + row));
       std::memcpy(&d, block.data() + at, 2);
+      if (shape.format == kQ4_0) {
+        return double{rounded = static_cast<float>(double{bf16_value(d)} * (code - 8))};
+      }
       std::memcpy(&m, block.data() + at + 512, 2);
       const double value = double{bf16_value(d)} * code + double{bf16_value(m)};
       rounded = static_cast<float>(value);  // the product is exact in fp32
@@ -145,8 +154,9 @@ struct Product {
       return double{rounded = bf16_value(word)};
     }
     float d;
-    std::memcpy(&d, block.data() + 4 * (c / 16 * 32 + row), 4);
-    const auto code = static_cast<int8_t>(block[static_cast<size_t>(1024 + c * 32 + row)]);
+    const int group = shape.format == kQ8_0 ? 32 : 16;
+    std::memcpy(&d, block.data() + 4 * (c / group * 32 + row), 4);
+    const auto code = static_cast<int8_t>(codes[c * 32 + row]);
     rounded = d * static_cast<float>(code);
     return double{d} * code;
   }
@@ -200,14 +210,13 @@ struct Core {
   static KernelArgument constant(const std::vector<T>& v) {
     return kernel_test::buffer(const_cast<std::vector<T>&>(v));
   }
-  void call(const char* name, std::vector<KernelArgument> arguments) {
+  void call(const std::string& name, std::vector<KernelArgument> arguments) {
     arguments.push_back(integer(shape.m));
     arguments.push_back(integer(shape.blocks));
-    const std::string all = " prefill_multiply prefill_expand prefill_finish ";
-    if (all.find(std::string(" ") + name + " ") != std::string::npos) {
-      arguments.push_back(integer(shape.format));
+    for (const char* multiplies : {"_multiply", "_expand", "_finish"}) {
+      if (name.ends_with(multiplies)) arguments.push_back(integer(shape.format));
     }
-    build.find(name)(arguments, state);
+    build.find(name.c_str())(arguments, state);
   }
   void clear() {
     call("prefill_clear",
@@ -215,6 +224,7 @@ struct Core {
   }
   // `shared`: packed forms of all objects of A, then of W, if there are any.
   void multiply(const Product& p, std::vector<PackedOperand>* shared = nullptr) {
+    const std::string kernels = is_small(shape.format) ? "prefill_small_" : "prefill_";
     const int parts = shape.parts(npu1()), before = parts - shape.behind(npu1());
     const KernelArgument sums = kernel_test::buffer(store), words = kernel_test::buffer(job);
     const KernelArgument kept = kernel_test::buffer(work);
@@ -234,11 +244,11 @@ struct Core {
         KernelArgument rows = constant(p.a_objects[object]);
         if (shared != nullptr) rows.packed = &(*shared)[object];
         if (part < before) {
-          call("prefill_multiply", {rows, w[0], w[1], sums, kept, words});
+          call(kernels + "multiply", {rows, w[0], w[1], sums, kept, words});
           continue;
         }
-        if (part == before) call("prefill_expand", {w[0], w[1], kept, words});
-        call("prefill_finish", {rows, sums, kept, words});  // the blocks were given back
+        if (part == before) call(kernels + "expand", {w[0], w[1], kept, words});
+        call(kernels + "finish", {rows, sums, kept, words});  // the blocks were given back
       }
     }
   }

@@ -26,6 +26,9 @@ using blocks::Format;
 using gemv::Output, gemv::State;
 using kernel_test::bf16_word, kernel_test::cpu_levels, kernel_test::ForcedCpu;
 
+constexpr Format kFormats[] = {Format::kQ4nx, Format::kQ8, Format::kBf16, Format::kQ4_0,
+                               Format::kQ8_0};
+constexpr Format kFourBits[] = {Format::kQ4nx, Format::kQ4_0};
 constexpr uint32_t kBlocks = 12;  // three row-blocks of four
 
 // What a core has of its own.
@@ -76,19 +79,24 @@ struct Core {
   }
 };
 
+uint32_t block_size(Format format) { return static_cast<uint32_t>(blocks::bytes_of(format)); }
+
 AlignedBytes weights_of(Format format) {
-  AlignedBytes all(kBlocks * blocks::kBytes);
+  AlignedBytes all(kBlocks * block_size(format));
   std::mt19937 random(5);
   for (std::byte& byte : all) byte = static_cast<std::byte>(random());
   const auto uniform = [&] { return static_cast<float>(random() % 1000) / 1000 - 0.5f; };
   for (uint32_t b = 0; b < kBlocks; ++b) {
-    std::byte* const block = all.data() + b * blocks::kBytes;
-    const int scales = format == Format::kQ4nx ? 512 : format == Format::kQ8 ? 256 : 0;
+    std::byte* const block = all.data() + b * block_size(format);
+    const int words = format == Format::kQ4nx ? 512 : format == Format::kQ4_0 ? 256 : 0;  // bf16
+    for (int i = 0; i < words; ++i) {
+      const uint16_t word = bf16_word(uniform());
+      std::memcpy(block + 2 * i, &word, 2);
+    }
+    const int scales = format == Format::kQ8 ? 256 : format == Format::kQ8_0 ? 128 : 0;  // fp32
     for (int i = 0; i < scales; ++i) {
       const float scale = uniform();
-      const uint16_t word = bf16_word(scale);
-      if (format == Format::kQ4nx) std::memcpy(block + 2 * i, &word, 2);
-      if (format == Format::kQ8) std::memcpy(block + 4 * i, &scale, 4);
+      std::memcpy(block + 4 * i, &scale, 4);
     }
     if (format != Format::kBf16) continue;
     for (int i = 0; i < blocks::kBytes / 2; ++i) {
@@ -106,19 +114,22 @@ void repeat(const HostKernel& kernel, std::vector<Core>& cores, AlignedBytes& we
   std::vector<CoreState*> modes;
   for (Core& core : cores) {
     operands.push_back(core.operands(weights, format));
-    operands.back()[0].data += first * blocks::kBytes;
-    operands.back()[0].bytes -= first * static_cast<uint32_t>(blocks::kBytes);
+    operands.back()[0].data += first * block_size(format);
+    operands.back()[0].bytes -= first * block_size(format);
     modes.push_back(&core.modes);
   }
   for (auto& list : operands) calls.push_back(list.data());
-  kernel.repeat_joint(calls, modes, operands[0].size(), times, 0, blocks::kBytes);
+  kernel.repeat_joint(calls, modes, operands[0].size(), times, 0, block_size(format));
 }
 
-// body(kernel) for those of one vector of every build.
+// body(kernel) for those of one vector of every build that multiply a format.
 template <typename Body>
-void for_kernels(const Body& body) {
+void for_kernels(Format format, const Body& body) {
+  CAPTURE(int(format));
+  const bool small = format == Format::kQ4_0 || format == Format::kQ8_0;
   for (const Generation generation : {Generation::kNpu1, Generation::kNpu2}) {
-    for (const char* name : {"gemv_one", "gemv_kept"}) {
+    for (const char* name :
+         {small ? "gemv_small_one" : "gemv_one", small ? "gemv_small_kept" : "gemv_kept"}) {
       CAPTURE(name);
       for (const std::string& level : cpu_levels()) {
         CAPTURE(level);
@@ -135,10 +146,9 @@ void for_kernels(const Body& body) {
 }  // namespace
 
 TEST_CASE("joint calls have the bits of single ones") {
-  for (const Format format : {Format::kQ4nx, Format::kQ8, Format::kBf16}) {
-    CAPTURE(int(format));
+  for (const Format format : kFormats) {
     AlignedBytes weights = weights_of(format);
-    for_kernels([&](const HostKernel& kernel) {
+    for_kernels(format, [&](const HostKernel& kernel) {
       for (const Output output : {Output::kF32, Output::kBf16, Output::kTop}) {
         for (unsigned count = 1; count <= 8; ++count) {
           CAPTURE(count);
@@ -154,7 +164,7 @@ TEST_CASE("joint calls have the bits of single ones") {
             std::vector<KernelArgument> operands = core.operands(weights, format);
             for (uint32_t block = 0; block < kBlocks; ++block) {
               kernel(operands, core.modes);
-              operands[0].data += blocks::kBytes;
+              operands[0].data += block_size(format);
             }
           }
           CHECK(joint == single);
@@ -166,75 +176,81 @@ TEST_CASE("joint calls have the bits of single ones") {
 }
 
 TEST_CASE("joint calls of cores that are not equally far are made one by one") {
-  AlignedBytes weights = weights_of(Format::kQ4nx);
-  for_kernels([&](const HostKernel& kernel) {
-    std::vector<Core> joint;
-    for (unsigned i = 0; i < 2; ++i) joint.emplace_back(Format::kQ4nx, Output::kF32, i);
-    std::vector<KernelArgument> ahead = joint[1].operands(weights, Format::kQ4nx);
-    kernel(ahead, joint[1].modes);
-    std::vector<Core> single = joint, before = joint;
-    std::vector<std::vector<KernelArgument>> operands;
-    std::vector<const KernelArgument*> calls;
-    for (Core& core : joint) operands.push_back(core.operands(weights, Format::kQ4nx));
-    for (auto& list : operands) calls.push_back(list.data());
-    CHECK(!kernel.run_joint(calls.data(), 2, 1, blocks::kBytes));
-    CHECK(joint == before);
-    repeat(kernel, joint, weights, Format::kQ4nx, 1, 3);
-    for (Core& core : single) {
-      std::vector<KernelArgument> list = core.operands(weights, Format::kQ4nx);
-      for (int t = 1; t <= 3; ++t) {
-        list[0].data = weights.data() + t * blocks::kBytes;
-        kernel(list, core.modes);
+  for (const Format format : kFourBits) {
+    AlignedBytes weights = weights_of(format);
+    for_kernels(format, [&](const HostKernel& kernel) {
+      std::vector<Core> joint;
+      for (unsigned i = 0; i < 2; ++i) joint.emplace_back(format, Output::kF32, i);
+      std::vector<KernelArgument> ahead = joint[1].operands(weights, format);
+      kernel(ahead, joint[1].modes);
+      std::vector<Core> single = joint, before = joint;
+      std::vector<std::vector<KernelArgument>> operands;
+      std::vector<const KernelArgument*> calls;
+      for (Core& core : joint) operands.push_back(core.operands(weights, format));
+      for (auto& list : operands) calls.push_back(list.data());
+      CHECK(!kernel.run_joint(calls.data(), 2, 1, block_size(format)));
+      CHECK(joint == before);
+      repeat(kernel, joint, weights, format, 1, 3);
+      for (Core& core : single) {
+        std::vector<KernelArgument> list = core.operands(weights, format);
+        for (int t = 1; t <= 3; ++t) {
+          list[0].data = weights.data() + t * block_size(format);
+          kernel(list, core.modes);
+        }
       }
-    }
-    CHECK(joint == single);
-  });
+      CHECK(joint == single);
+    });
+  }
 }
 
 TEST_CASE("joint calls with other blocks are made one by one") {
-  AlignedBytes weights = weights_of(Format::kQ4nx);
-  for_kernels([&](const HostKernel& kernel) {
-    std::vector<Core> joint;
-    for (unsigned i = 0; i < 2; ++i) joint.emplace_back(Format::kQ4nx, Output::kF32, 0);
-    std::vector<Core> single = joint;
-    const auto operands = [&](std::vector<Core>& cores, size_t i) {
-      std::vector<KernelArgument> list = cores[i].operands(weights, Format::kQ4nx);
-      list[0].data += i * blocks::kBytes;
-      return list;
-    };
-    std::vector<KernelArgument> first = operands(joint, 0), second = operands(joint, 1);
-    KernelArgument* const calls[] = {first.data(), second.data()};
-    CoreState* const modes[] = {&joint[0].modes, &joint[1].modes};
-    kernel.repeat_joint(calls, modes, first.size(), 2, 0, blocks::kBytes);
-    for (size_t i = 0; i < 2; ++i) {
-      std::vector<KernelArgument> list = operands(single, i);
-      kernel.repeat(list, single[i].modes, 2, 0, blocks::kBytes);
-    }
-    CHECK(joint == single);
-    CHECK(joint[0].sums != joint[1].sums);
-  });
+  for (const Format format : kFourBits) {
+    AlignedBytes weights = weights_of(format);
+    for_kernels(format, [&](const HostKernel& kernel) {
+      std::vector<Core> joint;
+      for (unsigned i = 0; i < 2; ++i) joint.emplace_back(format, Output::kF32, 0);
+      std::vector<Core> single = joint;
+      const auto operands = [&](std::vector<Core>& cores, size_t i) {
+        std::vector<KernelArgument> list = cores[i].operands(weights, format);
+        list[0].data += i * block_size(format);
+        return list;
+      };
+      std::vector<KernelArgument> first = operands(joint, 0), second = operands(joint, 1);
+      KernelArgument* const calls[] = {first.data(), second.data()};
+      CoreState* const modes[] = {&joint[0].modes, &joint[1].modes};
+      kernel.repeat_joint(calls, modes, first.size(), 2, 0, block_size(format));
+      for (size_t i = 0; i < 2; ++i) {
+        std::vector<KernelArgument> list = operands(single, i);
+        kernel.repeat(list, single[i].modes, 2, 0, block_size(format));
+      }
+      CHECK(joint == single);
+      CHECK(joint[0].sums != joint[1].sums);
+    });
+  }
 }
 
 TEST_CASE("joint calls with operands that do not fit are errors as of single calls") {
-  AlignedBytes weights = weights_of(Format::kQ4nx);
-  for_kernels([&](const HostKernel& kernel) {
-    const auto error_of = [&](const auto& spoil) -> std::string {
-      std::vector<Core> cores;
-      for (unsigned i = 0; i < 3; ++i) cores.emplace_back(Format::kQ4nx, Output::kF32, i);
-      spoil(cores[1]);
-      try {
-        repeat(kernel, cores, weights, Format::kQ4nx, 0, 2);
-      } catch (const Error& error) {
-        CHECK(error.kind() == ErrorKind::kKernel);
-        return error.what();
-      }
-      return "";
-    };
-    CHECK(error_of([](Core&) {}).empty());
-    CHECK(error_of([](Core& core) { core.sums.resize(64); }).find("sums") != std::string::npos);
-    const auto far = [](Core& core) {
-      reinterpret_cast<int32_t*>(core.state.data())[State::kBlock] = 9;
-    };
-    CHECK(error_of(far).find("setup") != std::string::npos);
-  });
+  for (const Format format : kFourBits) {
+    AlignedBytes weights = weights_of(format);
+    for_kernels(format, [&](const HostKernel& kernel) {
+      const auto error_of = [&](const auto& spoil) -> std::string {
+        std::vector<Core> cores;
+        for (unsigned i = 0; i < 3; ++i) cores.emplace_back(format, Output::kF32, i);
+        spoil(cores[1]);
+        try {
+          repeat(kernel, cores, weights, format, 0, 2);
+        } catch (const Error& error) {
+          CHECK(error.kind() == ErrorKind::kKernel);
+          return error.what();
+        }
+        return "";
+      };
+      CHECK(error_of([](Core&) {}).empty());
+      CHECK(error_of([](Core& core) { core.sums.resize(64); }).find("sums") != std::string::npos);
+      const auto far = [](Core& core) {
+        reinterpret_cast<int32_t*>(core.state.data())[State::kBlock] = 9;
+      };
+      CHECK(error_of(far).find("setup") != std::string::npos);
+    });
+  }
 }

@@ -183,7 +183,7 @@ TEST_CASE("prefill: a core's own words are made of those that its kernel declare
 TEST_CASE("prefill_begin: a core's share of a product") {
   using npu::blocks::Format;
   for (const Build& build : builds()) {
-    for (const Format format : {Format::kQ4nx, Format::kQ8}) {
+    for (const Format format : {Format::kQ4nx, Format::kQ8, Format::kQ4_0, Format::kQ8_0}) {
       for (int32_t m = 16; m <= sizes_of(build).row_slots; m *= 2) {
         check_product(build, product(build, format, m, 0, columns_of(build)));
         check_product(build, product(build, format, m, 1, columns_of(build)));
@@ -276,7 +276,7 @@ TEST_CASE("prefill_begin refuses headers that describe no job") {
                    {&Job::behind, {0, multiply.behind + 1, -1}},
                    {&Job::blocks0, {-1, 3}},
                    {&Job::blocks2, {-1, 4}},
-                   {&Job::format, {-1, 0, 2, 3, 99}},
+                   {&Job::format, {-1, 0, 2, 3, 5, 99}},
                    {&Job::holds, {0, -1, 1 << 20}},
                    {&Job::before, {-1, multiply.before + 1, multiply.before - 1}},
                    {&Job::scaled, {-1, 2}},

@@ -12,7 +12,12 @@ using namespace npu;
 
 namespace {
 
-constexpr int kBf16 = 2;  // of the formats
+constexpr int kQ4nx = 0, kQ8 = 1, kBf16 = 2, kQ4_0 = 3, kQ8_0 = 4;
+
+// The kernel of a step for the formats of one size of blocks.
+std::string kernel_of(const char* step, int64_t format) {
+  return (format >= kQ4_0 ? "prefill_small_" : "prefill_") + std::string(step);
+}
 
 }  // namespace
 
@@ -21,19 +26,21 @@ TEST_CASE("prefill_multiply: cycles grow with rows, row-blocks and 8-bit weights
     const arch::Timing timing(generation, arch::TimingTable());
     const auto cycles = [&](int64_t m, int64_t blocks, int64_t format) {
       const int64_t integers[] = {m, blocks, format};
-      return kernels::find_declaration("prefill_multiply", generation)->cycles(timing, integers);
+      const std::string name = kernel_of("multiply", format);
+      return kernels::find_declaration(name, generation)->cycles(timing, integers);
     };
-    for (const int format : {0, 1}) {
+    for (const int format : {kQ4nx, kQ8, kQ4_0, kQ8_0}) {
       // An object of 64 rows has half the slices of one of 32; each is expanded in both.
       CHECK(2 * cycles(64, 1, format) > cycles(32, 1, format));
       CHECK(cycles(64, 1, format) > cycles(32, 1, format) / 2 + 32.0 * 32 * 32 / timing.mac_bfp16);
       CHECK(cycles(64, 2, format) > cycles(64, 1, format));
     }
-    CHECK(cycles(64, 2, 1) > cycles(64, 2, 0));
+    CHECK(cycles(64, 2, kQ8) > cycles(64, 2, kQ4nx));
+    CHECK(cycles(64, 2, kQ8_0) > cycles(64, 2, kQ4_0));
     // No faster than the multiplications alone.
     const double peak =
         generation == arch::Generation::kNpu1 ? timing.mac_bf16_native : timing.mac_bfp16;
-    CHECK(cycles(32, 2, 0) > 2 * 32 * 64 * 32 / peak);
+    for (const int format : {kQ4nx, kQ4_0}) CHECK(cycles(32, 2, format) > 2 * 32 * 64 * 32 / peak);
     CHECK(cycles(64, 1, kBf16) > 64 * 32 * 32 / peak);
     CHECK(cycles(64, 1, kBf16) < cycles(64, 1, 1));  // nothing is multiplied by scales
   }
@@ -42,27 +49,32 @@ TEST_CASE("prefill_multiply: cycles grow with rows, row-blocks and 8-bit weights
 TEST_CASE("prefill products: no faster than what they load and store") {
   for (const auto generation : {arch::Generation::kNpu1, arch::Generation::kNpu2}) {
     const arch::Timing timing(generation, arch::TimingTable());
-    const auto cycles = [&](const char* kernel, int64_t m, int64_t blocks, int64_t format) {
+    const auto cycles = [&](const std::string& kernel, int64_t m, int64_t blocks, int64_t format) {
       const int64_t integers[] = {m, blocks, format};
       return kernels::find_declaration(kernel, generation)->cycles(timing, integers);
+    };
+    const auto step = [&](const char* name, int64_t m, int64_t blocks, int64_t format) {
+      return cycles(kernel_of(name, format), m, blocks, format);
     };
     for (const int m : {16, 64}) {
       for (const int blocks : {1, 2}) {
         const double sums = 4.0 * m * 32 * blocks;  // bytes
         CHECK(cycles("prefill_clear", m, blocks, 0) > sums / timing.l1_port);
         CHECK(cycles("prefill_scale", m, blocks, 0) > sums / timing.l1_port);
-        CHECK(cycles("prefill_finish", m, blocks, 0) > sums / timing.l1_port);
+        CHECK(step("finish", m, blocks, kQ4nx) > sums / timing.l1_port);
+        CHECK(step("finish", m, blocks, kQ4_0) > sums / timing.l1_port);
       }
     }
     // A call fills its loop once, whatever the row-blocks.
-    CHECK(cycles("prefill_expand", 64, 2, 0) < 2 * cycles("prefill_expand", 64, 1, 0) - 24);
-    CHECK(cycles("prefill_expand", 64, 2, 0) == cycles("prefill_expand", 16, 2, 0));
+    for (const int format : {kQ4nx, kQ4_0}) {
+      CHECK(step("expand", 64, 2, format) < 2 * step("expand", 64, 1, format) - 24);
+      CHECK(step("expand", 64, 2, format) == step("expand", 16, 2, format));
+    }
     // An object of the two slices that are expanded at once.
     const int m = generation == arch::Generation::kNpu1 ? 32 : 64;
-    for (const int format : {0, 1}) {
-      CHECK(cycles("prefill_multiply", m, 2, format) ==
-            doctest::Approx(cycles("prefill_expand", m, 2, format) +
-                            cycles("prefill_finish", m, 2, format)));
+    for (const int format : {kQ4nx, kQ8, kQ4_0, kQ8_0}) {
+      CHECK(step("multiply", m, 2, format) ==
+            doctest::Approx(step("expand", m, 2, format) + step("finish", m, 2, format)));
     }
     // Of five slices of bfloat16 the last one is alone; an object before it has two, as here.
     const int64_t twice[] = {m, 1, 0}, once[] = {m, 1, kBf16};
@@ -93,6 +105,7 @@ TEST_CASE("prefill_finish: npu2's schedule per slice, or times what compiled one
   CHECK(finish(128, 2, 0) == doctest::Approx(32 * 18 + slice + 24));       // a slice
   CHECK(finish(64, 2, 0) == doctest::Approx(2 * (16 * 18 + slice) + 24));  // two loops
   CHECK(finish(64, 1, kBf16) == doctest::Approx(8 * 18 + slice + 24));     // the fifth alone
+  CHECK(cost("prefill_small_finish", 64, 2, kQ4_0) == finish(64, 2, kQ4nx));
   // Objects of 32 rows: the first takes four slices of bfloat16, the second the fifth.
   const double multiply = cost("prefill_multiply", 32, 1, kBf16);
   timing.kernels = arch::KernelProfile::kPublished;  // two slices in one loop

@@ -2,7 +2,8 @@
 // sums against products in double of the operands rounded as prefill_job.h and docs/q4nx.md say
 // (weights to bfloat16; on npu2 both operands to BFP16, restated here), within the bound of fp32
 // summation, and against unrounded weights within the bound of the roundings; pieces bit for bit
-// where sums are whole numbers; operands outside the fast builds' range; sharing; refusals.
+// where sums are whole numbers; operands outside the fast builds' range; what follows small blocks
+// in their objects; sharing; refusals.
 #include <doctest/doctest.h>
 
 #include "kernels/prefill_product_core.h"
@@ -65,7 +66,7 @@ Worst compare(const Core& core, const Product& p) {
 std::vector<Shape> shapes(bool npu1) {
   std::vector<Shape> all;
   for (int m = 16; m <= slots_of(npu1); m *= 2) {
-    for (const int format : {0, 1, kBf16}) {
+    for (const int format : kFormats) {
       for (const int blocks : {1, 2}) {
         if (format == kBf16 && blocks == 2) continue;
         all.push_back({m, blocks, format, blocks == 2 ? 3 : 1});
@@ -114,7 +115,7 @@ TEST_CASE("prefill_multiply: sums within the bounds of their roundings") {
 TEST_CASE("prefill_multiply: every weight bit for bit, as rows of A that are 1 in one column") {
   for (const Build& build : builds()) {
     CAPTURE(build.name());
-    for (const int format : {0, 1, kBf16}) {
+    for (const int format : kFormats) {
       const Shape shape = shape_of(64, 2, format);
       Product p(shape, is_npu1(build), 11, {});
       std::vector<double> weights(p.w);
@@ -143,7 +144,7 @@ TEST_CASE("prefill_multiply: every weight bit for bit, as rows of A that are 1 i
 TEST_CASE("prefill_multiply: rows of zeros stay, the others do not depend on how many there are") {
   for (const Build& build : builds()) {
     CAPTURE(build.name());
-    for (const int format : {0, 1, kBf16}) {
+    for (const int format : kFormats) {
       const Shape shape = shape_of(16, 2, format);
       Product all(shape, is_npu1(build), 5, {});
       // Of row 0 only the second half of every slice.
@@ -184,7 +185,7 @@ TEST_CASE("prefill_multiply: operands beyond what fast builds multiply in floati
       CAPTURE(build.name());
       CAPTURE(scales.a);
       CAPTURE(scales.w);
-      for (const int format : {0, 1, kBf16}) {
+      for (const int format : kFormats) {
         const Shape shape = shape_of(32, 2, format);
         const Product p(shape, false, 4, scales);
         Core core{build, shape};
@@ -199,13 +200,21 @@ TEST_CASE("prefill_multiply: operands beyond what fast builds multiply in floati
 TEST_CASE("prefill_multiply: an infinite weight spoils its column only") {
   for (const Build& build : builds()) {
     CAPTURE(build.name());
-    for (const int format : {0, 1, kBf16, -1}) {  // -1: of 4 bits, times codes that are all 0
-      const bool codes_are_0 = format < 0;
-      const Shape shape = shape_of(16, 2, std::max(format, 0));
+    // Also of 4 bits, times codes of nothing.
+    for (const auto& [format, zero] : {std::pair{kQ4nx, -1},
+                                       {kQ8, -1},
+                                       {kBf16, -1},
+                                       {kQ4_0, -1},
+                                       {kQ8_0, -1},
+                                       {kQ4nx, 0x00},
+                                       {kQ4_0, 0x88}}) {
+      CAPTURE(format);
+      const Shape shape = shape_of(16, 2, format);
       Product p(shape, is_npu1(build), 5, {});
-      if (codes_are_0) std::fill_n(p.w_objects[1].begin() + 1024 + 32 * 8, 32 * 8, std::byte{0});
-      const uint32_t infinity = format == 1 ? 0x7F800000 : 0x7F80;
-      const size_t size = format == 1 ? 4 : 2;  // row 7
+      const auto group = p.w_objects[1].begin() + std::ptrdiff_t(codes_at(format)) + 32 * 8;
+      if (zero >= 0) std::fill_n(group, 32 * 8, static_cast<std::byte>(zero));
+      const uint32_t infinity = has_bytes(format) ? 0x7F800000 : 0x7F80;
+      const size_t size = has_bytes(format) ? 4 : 2;  // row 7
       std::memcpy(p.w_objects[1].data() + size * (32 + 7), &infinity, size);
       const int spoiled = format == kBf16 ? 7 : 32 + 7;
       Core core{build, shape};
@@ -242,6 +251,31 @@ TEST_CASE("prefill_multiply: finite bfloat16 weights beyond the width have no in
     core.clear();
     core.multiply(p);
     CHECK(compare(core, p).summed <= 1);
+  }
+}
+
+TEST_CASE("prefill_small_multiply: what follows a block in its object has no influence") {
+  for (const Build& build : builds()) {
+    CAPTURE(build.name());
+    for (const int format : {kQ4_0, kQ8_0}) {
+      CAPTURE(format);
+      const Shape shape{64, 2, format, 2};
+      Product p(shape, is_npu1(build), 12, {});
+      Core expected{build, shape};
+      expected.clear();
+      expected.multiply(p);
+      CHECK(compare(expected, p).summed <= 1);
+      for (const int behind : {0x00, 0xFF, 0x7F}) {  // zeros, NaNs of either sign
+        for (auto& object : p.w_objects) {
+          std::fill(object.begin() + 4608, object.end(), static_cast<std::byte>(behind));
+        }
+        Core core{build, shape};
+        core.clear();
+        core.multiply(p);
+        CHECK(std::memcmp(core.store.data(), expected.store.data(),
+                          sizeof(float) * core.store.size()) == 0);
+      }
+    }
   }
 }
 
@@ -288,7 +322,7 @@ TEST_CASE("prefill_multiply: cores that share objects compute what one computes 
   for (const Build& build : builds()) {
     CAPTURE(build.name());
     for (const Scales& scales : {Scales{}, Scales{1e-24f, 1}}) {
-      for (const int format : {0, 1, kBf16}) {
+      for (const int format : kFormats) {
         const Shape shape = shape_of(16, 2, format);
         const Product p(shape, is_npu1(build), 7, scales);
         Core alone{build, shape};
@@ -318,9 +352,8 @@ TEST_CASE("prefill_multiply: cores that share objects compute what one computes 
 TEST_CASE("prefill products: what leaves a core's buffers is refused") {
   for (const Build& build : builds()) {
     CAPTURE(build.name());
-    const Shape shape{32, 1, 1, 1};
-    const Product p(shape, is_npu1(build), 8, {});
-    const auto refused = [&](const char* name, Shape s, size_t word, int32_t value) {
+    const Product p({32, 1, kQ8, 1}, is_npu1(build), 8, {});
+    const auto refused = [&](const std::string& name, Shape s, size_t word, int32_t value) {
       Core core{build, s};
       // Of a range's objects of A, or as it is.
       core.job[word] = word == kSliceAt ? value * slots_of(is_npu1(build)) / s.m : value;
@@ -328,13 +361,13 @@ TEST_CASE("prefill products: what leaves a core's buffers is refused") {
           Core::constant(p.a_objects[0]), Core::constant(p.w_objects[0]),
           Core::constant(p.w_objects[0]), kernel_test::buffer(core.store),
           kernel_test::buffer(core.work), kernel_test::buffer(core.job)};
-      if (std::string(name) == "prefill_finish") {
+      if (name.ends_with("_finish")) {
         arguments.erase(arguments.begin() + 1, arguments.begin() + 3);
       }
-      if (std::string(name) == "prefill_expand") {
+      if (name.ends_with("_expand")) {
         arguments.erase(arguments.begin() + 3), arguments.erase(arguments.begin());
       }
-      if (std::string(name) == "prefill_piece") {
+      if (name == "prefill_piece") {
         arguments = {kernel_test::buffer(core.store), kernel_test::buffer(core.out),
                      kernel_test::buffer(core.work), kernel_test::buffer(core.job)};
       }
@@ -342,7 +375,7 @@ TEST_CASE("prefill products: what leaves a core's buffers is refused") {
       try {
         core.call(name, arguments);
       } catch (const Error& error) {
-        CHECK(std::string(error.what()).starts_with("[" + std::string(name) + "] "));
+        CHECK(std::string(error.what()).starts_with("[" + name + "] "));
         CHECK(core.store == before);
         return error.kind() == ErrorKind::kKernel;
       }
@@ -350,36 +383,54 @@ TEST_CASE("prefill products: what leaves a core's buffers is refused") {
     };
     // Objects of a range: npu1 has twice as many, of half the slices.
     const int more = is_npu1(build) ? 2 : 1;
-    CHECK_FALSE(refused("prefill_multiply", shape, kSliceAt, more - 1));
-    CHECK(refused("prefill_multiply", shape, kSliceAt, more));
-    CHECK(refused("prefill_multiply", shape, kSliceAt, -1));
-    CHECK_FALSE(refused("prefill_multiply", {32, 1, 0, 1}, kSliceAt, 2 * more - 1));
-    CHECK(refused("prefill_multiply", {32, 1, 0, 1}, kSliceAt, 2 * more));
-    CHECK(refused("prefill_multiply", {48, 1, 1, 1}, kSliceAt, 0));
-    CHECK(refused("prefill_multiply", {32, 3, 1, 1}, kSliceAt, 0));
-    CHECK(refused("prefill_multiply", {64, 1, 3, 1}, kSliceAt, 0));
-    const int objects = is_npu1(build) ? 5 : 3;
-    CHECK_FALSE(refused("prefill_multiply", {64, 1, kBf16, 1}, kSliceAt, objects - 1));
-    CHECK(refused("prefill_multiply", {64, 1, kBf16, 1}, kSliceAt, objects));
-    CHECK(refused("prefill_multiply", {128, 2, 0, 1}, kSliceAt, 0) == is_npu1(build));
+    const int bf16_objects = is_npu1(build) ? 5 : 3;
+    for (const auto& [kernels, four, eight] :
+         {std::tuple{std::string("prefill_"), kQ4nx, kQ8}, {"prefill_small_", kQ4_0, kQ8_0}}) {
+      CAPTURE(kernels);
+      const std::string multiply = kernels + "multiply";
+      const std::string expand = kernels + "expand", finish = kernels + "finish";
+      const Shape shape{32, 1, eight, 1};
+      CHECK_FALSE(refused(multiply, shape, kSliceAt, more - 1));
+      CHECK(refused(multiply, shape, kSliceAt, more));
+      CHECK(refused(multiply, shape, kSliceAt, -1));
+      CHECK_FALSE(refused(multiply, {32, 1, four, 1}, kSliceAt, 2 * more - 1));
+      CHECK(refused(multiply, {32, 1, four, 1}, kSliceAt, 2 * more));
+      CHECK(refused(multiply, {48, 1, eight, 1}, kSliceAt, 0));
+      CHECK(refused(multiply, {32, 3, eight, 1}, kSliceAt, 0));
+      CHECK(refused(multiply, {128, 2, four, 1}, kSliceAt, 0) == is_npu1(build));
+      // npu2's last object has both slices that are expanded last, npu1's last two one each.
+      const int last = 4 * more - 1, first = 4 * more - more;
+      CHECK_FALSE(refused(expand, {64, 1, four, 1}, kSliceAt, first));
+      for (const int at : {-1, 0, first - 1, first + 1}) {
+        CHECK(refused(expand, {64, 1, four, 1}, kSliceAt, at));
+      }
+      CHECK_FALSE(refused(finish, {64, 1, four, 1}, kSliceAt, first));
+      CHECK_FALSE(refused(finish, {64, 1, four, 1}, kSliceAt, last));
+      for (const int at : {-1, 0, first - 1, last + 1}) {
+        CHECK(refused(finish, {64, 1, four, 1}, kSliceAt, at));
+      }
+      for (const std::string& name : {expand, finish}) {
+        CHECK(refused(name, {16, 1, four, 1}, kSliceAt, 0));  // nothing is left there
+        CHECK(refused(name, {48, 1, eight, 1}, kSliceAt, 1));
+      }
+      // Formats of the other size, at an object that all of their own have.
+      for (const std::string& name : {multiply, expand, finish}) {
+        for (const int format : {-1, kQ4nx, kQ8, kBf16, kQ4_0, kQ8_0, 5}) {
+          CAPTURE(format);
+          const bool own = format >= 0 && format <= kQ8_0 && is_small(format) == is_small(four);
+          const Shape other{64, 1, format, 1};
+          const int behind = other.parts(is_npu1(build)) - other.behind(is_npu1(build));
+          CHECK(refused(name, other, kSliceAt, name == multiply ? 0 : behind) == !own);
+        }
+      }
+    }
+    CHECK_FALSE(refused("prefill_multiply", {64, 1, kBf16, 1}, kSliceAt, bf16_objects - 1));
+    CHECK(refused("prefill_multiply", {64, 1, kBf16, 1}, kSliceAt, bf16_objects));
     CHECK(refused("prefill_multiply", {64, 2, kBf16, 1}, kSliceAt, 0));
-    // npu2's last object has both slices that are expanded last, npu1's last two one each.
-    const int last = 4 * more - 1, first = 4 * more - more;
-    CHECK_FALSE(refused("prefill_expand", {64, 1, 0, 1}, kSliceAt, first));
-    for (const int at : {-1, 0, first - 1, first + 1}) {
-      CHECK(refused("prefill_expand", {64, 1, 0, 1}, kSliceAt, at));
-    }
-    CHECK_FALSE(refused("prefill_finish", {64, 1, 0, 1}, kSliceAt, first));
-    CHECK_FALSE(refused("prefill_finish", {64, 1, 0, 1}, kSliceAt, last));
-    for (const int at : {-1, 0, first - 1, last + 1}) {
-      CHECK(refused("prefill_finish", {64, 1, 0, 1}, kSliceAt, at));
-    }
     for (const char* name : {"prefill_expand", "prefill_finish"}) {
-      CHECK_FALSE(refused(name, {64, 1, kBf16, 1}, kSliceAt, objects - 1));
-      CHECK(refused(name, {64, 1, kBf16, 1}, kSliceAt, objects - 2));
-      CHECK(refused(name, {16, 1, 0, 1}, kSliceAt, 0));  // nothing is left there
-      CHECK(refused(name, {48, 1, 1, 1}, kSliceAt, 1));
-      CHECK(refused(name, {64, 2, kBf16, 1}, kSliceAt, objects - 1));
+      CHECK_FALSE(refused(name, {64, 1, kBf16, 1}, kSliceAt, bf16_objects - 1));
+      CHECK(refused(name, {64, 1, kBf16, 1}, kSliceAt, bf16_objects - 2));
+      CHECK(refused(name, {64, 2, kBf16, 1}, kSliceAt, bf16_objects - 1));
     }
     CHECK_FALSE(refused("prefill_piece", {32, 2, 1, 1}, kPieceAt, 7));
     CHECK(refused("prefill_piece", {32, 2, 1, 1}, kPieceAt, 8));

@@ -12,6 +12,7 @@
 #include "aie_kernels/attention.h"
 #include "aie_kernels/gemv_setup.h"
 #include "aie_kernels/vector_job.h"
+#include "aie_kernels/weight_block.h"
 #include "aligned.h"
 #include "kernel_calls.h"
 #include "kernels/call.h"
@@ -40,6 +41,9 @@ std::vector<Case> cases() {
   Ints record(gemv::kSetupWords), long_record(gemv::kLongSetupWords, 5);
   std::memcpy(record.data(), &setup, sizeof setup);
   std::memcpy(long_record.data(), &setup, sizeof setup);
+  setup.format = static_cast<int32_t>(blocks::Format::kQ8_0);
+  Ints small_record(gemv::kSetupWords);
+  std::memcpy(small_record.data(), &setup, sizeof setup);
   attention::Record job{};
   job.rows = 4, job.head_dim = 64, job.chunks = 1, job.group = 1;
   job.objects = attention::header_objects(job.rows, job.head_dim) - 1;
@@ -59,6 +63,7 @@ std::vector<Case> cases() {
       state[gemv::State::kObject] = object;
       state[gemv::State::kRowBlock] = object % 2;
       all.push_back({"gemv_block", {2, 0}, {record, state}});
+      all.push_back({"gemv_small_block", {2, setup.format}, {small_record, state}});
     }
   }
   return all;

@@ -8,25 +8,67 @@ namespace npu::prefill_test {
 using blocks::Format;
 using ops::DecoderMatrix;
 
-// Rows of a matrix in up to three parts, each in its format, in a region with others around it.
-inline DecoderMatrix matrix(Random& random, DecoderModel& model, int64_t n, int64_t k,
-                            int formats = blocks::kFormats) {
-  DecoderMatrix out;
-  const int64_t region = int64_t(model.region_bytes.size()) - 1;
-  for (int64_t left = n; left > 0;) {
-    const bool last = out.size() == 2 || left < 32 || random.below(2) == 0;
-    ops::DecoderSegment segment;
-    segment.region = int(region);
-    segment.n = last ? left : 32 * random.upto(1, left / 32);
-    segment.k = k;
-    segment.format = Format(random.below(formats));
-    segment.offset = model.region_bytes.back() + 4 * random.below(100);
-    const int64_t bytes = segment.row_blocks() * segment.column_blocks() * blocks::kBytes;
-    model.region_bytes.back() = segment.offset + bytes;
-    out.push_back(segment);
-    left -= segment.n;
+inline bool small_blocks(Format format) {
+  return format == Format::kQ4_0 || format == Format::kQ8_0;
+}
+// Bytes of a block.
+inline int64_t block_size(Format format) { return small_blocks(format) ? 4608 : 5120; }
+
+// Formats of one size of blocks, those of the larger one with bfloat16 or without.
+using Formats = std::vector<Format>;
+inline Formats random_formats(Random& random) {
+  if (random.below(2) == 0) return {Format::kQ4_0, Format::kQ8_0};
+  if (random.below(2) == 0) return {Format::kQ4nx, Format::kQ8};
+  return {Format::kQ4nx, Format::kQ8, Format::kBf16};
+}
+
+// Makes matrices one behind the other in a region of the model's, the last one so far.
+class Matrices {
+ public:
+  Matrices(Random& random, DecoderModel& model) : random_(random), model_(model) { begin_region(); }
+
+  void begin_region() {
+    end_ = 4 * random_.below(9);
+    model_.region_bytes.push_back(end_);
   }
-  return out;
+
+  // Rows of a matrix in up to three parts, each in one of the formats, with others around it. The
+  // region ends with an object of a large block's size at the last block.
+  DecoderMatrix operator()(int64_t n, int64_t k, const Formats& formats) {
+    DecoderMatrix out;
+    for (int64_t left = n; left > 0;) {
+      const bool last = out.size() == 2 || left < 32 || random_.below(2) == 0;
+      ops::DecoderSegment segment;
+      segment.region = int(model_.region_bytes.size()) - 1;
+      segment.n = last ? left : 32 * random_.upto(1, left / 32);
+      segment.k = k;
+      segment.format = formats[size_t(random_.below(std::ssize(formats)))];
+      segment.offset = end_ + 4 * random_.below(100);
+      const int64_t count = segment.row_blocks() * segment.column_blocks();
+      end_ = segment.offset + count * block_size(segment.format);
+      int64_t& region = model_.region_bytes.back();
+      region = std::max(region, end_ + 5120 - block_size(segment.format));
+      out.push_back(segment);
+      left -= segment.n;
+    }
+    return out;
+  }
+  DecoderMatrix operator()(int64_t n, int64_t k) { return (*this)(n, k, random_formats(random_)); }
+
+ private:
+  Random& random_;
+  DecoderModel& model_;
+  int64_t end_ = 0;  // of the last matrix
+};
+
+// Of a step's program among the array's, which are those of the kinds of jobs
+// (aie_kernels/prefill_job.h), then products of small blocks.
+inline size_t program_place(PrefillPlan::Kind kind, const DecoderMatrix* matrix) {
+  using Kind = PrefillPlan::Kind;
+  if (matrix != nullptr) return small_blocks(matrix->front().format) ? 5 : 0;
+  if (kind == Kind::kGeglu) return 2;
+  if (kind == Kind::kRotation) return 3;
+  return kind == Kind::kAttention ? 4 : 1;  // else norms
 }
 
 inline DecoderModel random_model(Random& random, bool small) {
@@ -40,19 +82,18 @@ inline DecoderModel random_model(Random& random, bool small) {
   s.ffn = 32 * random.upto(2, small ? 10 : 40);
   s.vocabulary = 64;
   s.attention_scale = 0.01f * float(random.upto(1, 40));
-  const int formats = 2 + int(random.below(2));  // with blocks of bfloat16 or without
   for (int64_t i = random.upto(1, 2); i > 0; --i) {
     ops::DecoderLayer layer;
     layer.window = random.below(2) * random.upto(1, 600);
-    model.region_bytes.push_back(0);
-    layer.qkv = matrix(random, model, s.qkv_rows(), s.width, formats);
-    layer.output = matrix(random, model, s.width, s.heads * s.dim, formats);
-    if (random.below(2)) model.region_bytes.push_back(4 * random.below(9));
-    layer.gate_up = matrix(random, model, 2 * s.ffn, s.width, formats);
-    layer.down = matrix(random, model, s.width, s.ffn, formats);
+    Matrices matrix(random, model);
+    layer.qkv = matrix(s.qkv_rows(), s.width);
+    layer.output = matrix(s.width, s.heads * s.dim);
+    if (random.below(2)) matrix.begin_region();
+    layer.gate_up = matrix(2 * s.ffn, s.width);
+    layer.down = matrix(s.width, s.ffn);
     model.layers.push_back(layer);
   }
-  model.head = matrix(random, model, s.vocabulary, s.width, formats);
+  model.head = Matrices(random, model)(s.vocabulary, s.width);
   return model;
 }
 

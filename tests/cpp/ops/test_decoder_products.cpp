@@ -1,12 +1,15 @@
 // The passes of a token's products (ops/decoder): every row-block of a matrix is computed and its
 // results land at its place in y; the cores get the blocks of their shares in order, and what else
 // the whole runs bring is skipped and inside the region; the setups are ones that the kernels take
-// and that add up to what is sent; the columns read equally much.
+// and that add up to what is sent; the columns read equally much; formats
+// of the other size of blocks are refused.
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cstring>
 #include <random>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "error.h"
@@ -24,12 +27,18 @@ using ops::DecoderMatrix;
 using ops::DecoderModel;
 using ops::DecoderPass;
 
-constexpr Format kFormats[] = {Format::kQ4nx, Format::kQ8, Format::kBf16};
-constexpr int64_t kBlockWords = blocks::kBytes / 4;
+// Of blocks of 5120 bytes, and of 4608.
+constexpr Format kLarge[] = {Format::kQ4nx, Format::kQ8, Format::kBf16};
+constexpr Format kSmall[] = {Format::kQ4_0, Format::kQ8_0};
+constexpr Format kFormats[] = {kLarge[0], kLarge[1], kLarge[2], kSmall[0], kSmall[1]};
 
-DecoderArray array_of(arch::Generation generation) {
+bool small_blocks(Format format) { return format == kSmall[0] || format == kSmall[1]; }
+int64_t block_size(Format format) { return small_blocks(format) ? 4608 : 5120; }
+
+// For a format and those of the same size.
+DecoderArray array_of(arch::Generation generation, Format format) {
   const int columns = arch::device_geometry(generation).columns;
-  return {columns, columns - 1, 3, generation};
+  return {columns, columns - 1, 3, block_size(format), generation};
 }
 
 struct Record {
@@ -51,21 +60,22 @@ std::vector<Record> records_of(const std::vector<int32_t>& table) {
 std::vector<std::vector<int64_t>> blocks_read(const DecoderArray& array, const DecoderPass& pass,
                                               int column) {
   std::vector<std::vector<int64_t>> out(DecoderArray::kRows);
+  const int64_t block_words = block_size(pass.segment.format) / 4;
   for (const DecoderPass::Task& task : pass.reads(array, column)) {
     REQUIRE(task.repeats >= 1);
     REQUIRE(task.repeats <= std::max<int64_t>(task.bd.iteration_wrap, 1));
     arch::Bd bd = task.bd;
     bd.burst = arch::device_geometry(array.generation).shim_burst;
     (void)arch::encode_bd(arch::TileKind::kShim, bd);  // its fields fit the registers
-    REQUIRE(bd.length == DecoderArray::kRows * array.run_blocks * kBlockWords);
+    REQUIRE(bd.length == DecoderArray::kRows * array.run_blocks * block_words);
     for (int64_t repeat = 0; repeat < task.repeats; ++repeat) {
       const int64_t base = task.offset + 4 * repeat * bd.iteration_step;
       const std::vector<uint64_t> words = test::visited(bd, static_cast<uint64_t>(base));
-      for (size_t w = 0; w < words.size(); w += kBlockWords) {
+      for (size_t w = 0; w < words.size(); w += size_t(block_words)) {
         bool whole = true;
-        for (size_t i = 0; i < kBlockWords; ++i) whole &= words[w + i] == words[w] + 4 * i;
+        for (size_t i = 0; i < size_t(block_words); ++i) whole &= words[w + i] == words[w] + 4 * i;
         REQUIRE(whole);
-        const size_t core = w / static_cast<size_t>(array.run_blocks * kBlockWords);
+        const size_t core = w / static_cast<size_t>(array.run_blocks * block_words);
         out[core].push_back(static_cast<int64_t>(words[w]));
       }
     }
@@ -79,7 +89,7 @@ int64_t result_bytes(Output output) { return output == Output::kF32 ? 128 : 64; 
 std::vector<int64_t> check_core(const DecoderPass& pass, const DecoderModel& model,
                                 const Record& record, const std::vector<int64_t>& read) {
   const auto& [setup, loops] = record;
-  const int64_t q = pass.segment.column_blocks();
+  const int64_t q = pass.segment.column_blocks(), block_bytes = block_size(pass.segment.format);
   const int64_t rounds = loops.rounds + loops.streamed;
   REQUIRE(setup.batch == 1);
   REQUIRE(setup.format == int32_t(pass.segment.format));
@@ -90,14 +100,14 @@ std::vector<int64_t> check_core(const DecoderPass& pass, const DecoderModel& mod
   REQUIRE(int64_t(read.size()) == loops.before + rounds * q + loops.after);
   for (const int64_t at : read) {
     REQUIRE(at >= 0);
-    REQUIRE(at + blocks::kBytes <= model.region_bytes[size_t(pass.segment.region)]);
+    REQUIRE(at + block_bytes <= model.region_bytes[size_t(pass.segment.region)]);
   }
   std::vector<int64_t> computed;
   for (int64_t round = 0; round < rounds; ++round) {
     const int64_t row_block = setup.first / 32 + round * setup.step / 32;
     computed.push_back(row_block);
     for (int64_t i = 0; i < q; ++i) {
-      const int64_t expected = pass.segment.offset + (row_block * q + i) * blocks::kBytes;
+      const int64_t expected = pass.segment.offset + (row_block * q + i) * block_bytes;
       REQUIRE(read[size_t(loops.before + round * q + i)] == expected);
     }
   }
@@ -123,7 +133,8 @@ void check_kernels(const DecoderArray& array, const DecoderPass& pass, const Rec
   using kernel_test::buffer;
   std::vector<int32_t> words(gemv::kSetupWords), state(gemv::kSetupWords), y(gemv::kYBytes / 4);
   std::memcpy(words.data(), &record.setup, sizeof record.setup);
-  std::vector<uint8_t> block(blocks::kBytes);
+  const bool small = small_blocks(pass.segment.format);
+  std::vector<uint8_t> block(size_t(block_size(pass.segment.format)));
   std::vector<float> sums(32), work(gemv::kWorkOfOne);
   std::vector<uint16_t> kept(gemv::kKeptElements), object(gemv::kXBytesOfOne / 2);
   const auto find = [&](const char* name) {
@@ -136,11 +147,11 @@ void check_kernels(const DecoderArray& array, const DecoderPass& pass, const Rec
         buffer(words), buffer(state), buffer(work), kernel_test::integer(record.setup.format)};
     CHECK_NOTHROW(find(name)(all, core));
   };
-  if (!pass.kept) return call("gemv_one", object);
+  if (!pass.kept) return call(small ? "gemv_small_one" : "gemv_one", object);
   const KernelArgument keep[] = {buffer(object), buffer(kept), buffer(state),
                                  kernel_test::integer(record.loops.keep)};
   for (int32_t i = 0; i < record.loops.kept; ++i) CHECK_NOTHROW(find("gemv_keep")(keep, core));
-  call("gemv_kept", kept);
+  call(small ? "gemv_small_kept" : "gemv_kept", kept);
 }
 
 // Returns where the results go behind row 0: bytes, -1 where nobody writes.
@@ -216,7 +227,7 @@ void check_matrix(const DecoderArray& array, const DecoderModel& model, const De
 DecoderMatrix placed(DecoderModel& model, int64_t n, int64_t k, Format format, bool alone,
                      int64_t pad) {
   ops::DecoderSegment segment{int(model.region_bytes.size()), alone ? 0 : pad * 4, n, k, format};
-  const int64_t bytes = segment.row_blocks() * segment.column_blocks() * blocks::kBytes;
+  const int64_t bytes = segment.row_blocks() * segment.column_blocks() * block_size(format);
   model.region_bytes.push_back(segment.offset + bytes + (alone ? 0 : pad * 4));
   return {segment};
 }
@@ -226,16 +237,18 @@ DecoderMatrix placed(DecoderModel& model, int64_t n, int64_t k, Format format, b
 TEST_CASE("decoder products: random matrices are computed whole and in place") {
   std::mt19937 random(1);
   const auto below = [&](int64_t most) { return int64_t(random() % uint64_t(most)); };
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < 100; ++round) {
     const auto generation = below(2) ? arch::Generation::kNpu1 : arch::Generation::kNpu2;
-    const DecoderArray array = array_of(generation);
+    const std::span<const Format> formats =
+        below(2) ? std::span<const Format>(kSmall) : std::span<const Format>(kLarge);
+    const DecoderArray array = array_of(generation, formats[0]);
     DecoderModel model;
     DecoderMatrix matrix;
     const int64_t parts = 1 + below(3), k = 32 * (1 + below(120));
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t n = part + 1 < parts ? 32 * (2 + below(60)) : 33 + below(2500);
-      const auto one =
-          placed(model, n, k, kFormats[below(3)], n > 2000 && below(2) == 0, 2560 + below(9000));
+      const Format format = formats[size_t(below(std::ssize(formats)))];
+      const auto one = placed(model, n, k, format, n > 2000 && below(2) == 0, 2560 + below(9000));
       matrix.push_back(one[0]);
     }
     const Output output = Output(below(3));
@@ -255,7 +268,7 @@ TEST_CASE("decoder products: matrices of real models, and equal loads") {
                          Model{640, 4, 1, 256, 2048, 18}, Model{96, 4, 2, 32, 160, 7}}) {
     for (const auto generation : {arch::Generation::kNpu1, arch::Generation::kNpu2}) {
       for (const Format format : kFormats) {
-        const DecoderArray array = array_of(generation);
+        const DecoderArray array = array_of(generation, format);
         CAPTURE(m.width);
         const bool real = m.width >= 640;  // enough blocks for runs, alone in memory
         CAPTURE(int(format));
@@ -285,17 +298,19 @@ TEST_CASE("decoder products: matrices of real models, and equal loads") {
 
 TEST_CASE("decoder products: heads of 262144 rows") {
   for (const auto generation : {arch::Generation::kNpu1, arch::Generation::kNpu2}) {
-    const DecoderArray array = array_of(generation);
-    DecoderModel model;
-    const DecoderMatrix q4nx = placed(model, 262144, 640, Format::kQ4nx, true, 0);
-    std::vector<int64_t> load(size_t(array.columns), 0);
-    check_matrix(array, model, q4nx, Output::kTop, 64, load);
-    check_matrix(array, model, q4nx, Output::kF32, 0, load);
+    for (const Format format : {Format::kQ4nx, Format::kQ4_0}) {
+      const DecoderArray array = array_of(generation, format);
+      DecoderModel model;
+      const DecoderMatrix head = placed(model, 262144, 640, format, true, 0);
+      std::vector<int64_t> load(size_t(array.columns), 0);
+      check_matrix(array, model, head, Output::kTop, 64, load);
+      check_matrix(array, model, head, Output::kF32, 0, load);
+    }
   }
 }
 
 TEST_CASE("decoder products: what the array cannot compute is refused") {
-  const DecoderArray array = array_of(arch::Generation::kNpu2);
+  const DecoderArray array = array_of(arch::Generation::kNpu2, Format::kQ4nx);
   DecoderModel model;
   std::vector<int64_t> load(size_t(array.columns), 0);
   // One row-block for the two cores of a column.
@@ -304,4 +319,32 @@ TEST_CASE("decoder products: what the array cannot compute is refused") {
   // Two row-blocks of one block each, and nothing around them that would fill a run of three.
   const DecoderMatrix few = placed(model, 64, 256, Format::kQ4nx, true, 0);
   CHECK_THROWS_AS(ops::decoder_passes(array, model, few, Output::kBf16, 0, 0, load), Error);
+}
+
+TEST_CASE("decoder products: formats of the other size of blocks are refused") {
+  for (const Format of : {Format::kQ4nx, Format::kQ4_0}) {
+    const DecoderArray array = array_of(arch::Generation::kNpu2, of);
+    for (const Format format : kFormats) {
+      CAPTURE(int(format));
+      DecoderModel model;
+      // The second of two parts.
+      DecoderMatrix matrix = placed(model, 640, 256, of, false, 4000);
+      matrix.push_back(placed(model, 640, 256, format, false, 4000)[0]);
+      std::vector<int64_t> load(size_t(array.columns), 0);
+      const auto make = [&] {
+        (void)ops::decoder_passes(array, model, matrix, Output::kBf16, 0, 0, load);
+      };
+      if (small_blocks(format) == small_blocks(of)) {
+        CHECK_NOTHROW(make());
+        continue;
+      }
+      try {
+        make();
+        FAIL("no error");
+      } catch (const Error& error) {
+        CHECK(error.kind() == ErrorKind::kArgument);
+        CHECK(std::string(error.what()).starts_with("[decoder] "));
+      }
+    }
+  }
 }

@@ -30,12 +30,23 @@ using ops::DecoderPosition;
 using ops::DecoderWorkspace;
 using ops::KvLayout;
 
-Configuration configuration(arch::Generation generation) {
+constexpr blocks::Format kFormats[] = {blocks::Format::kQ4nx, blocks::Format::kQ8,
+                                       blocks::Format::kBf16, blocks::Format::kQ4_0,
+                                       blocks::Format::kQ8_0};
+constexpr blocks::Format kFourBits[] = {blocks::Format::kQ4nx, blocks::Format::kQ4_0};
+
+int64_t block_size(blocks::Format format) {
+  return format == blocks::Format::kQ4_0 || format == blocks::Format::kQ8_0 ? 4608 : 5120;
+}
+
+// For a format and those of the same size of blocks.
+Configuration configuration(arch::Generation generation, blocks::Format format) {
   const int columns = arch::device_geometry(generation).columns, last = columns - 1;
   std::string text = strf("npu-config 1\nname decoder\ngeneration %s\n",
                           generation == arch::Generation::kNpu1 ? "npu1" : "npu2");
   text += "source " + std::string(64, '0') + "\n";
   text += strf("param columns %d\nparam pairs %d\nparam run_blocks 3\n", columns, last);
+  text += strf("param block_bytes %d\n", static_cast<int>(block_size(format)));
   for (int c = 0; c < columns; ++c)
     text += strf("port W%d %d mm2s 0\nport Y%d %d s2mm 0\n", c, c, c, c);
   for (int c = 0; c < last; ++c)
@@ -64,7 +75,7 @@ DecoderModel model_of(const Sizes& s, std::vector<int64_t> windows, blocks::Form
   int64_t next = 0;
   const auto matrix = [&](int64_t n, int64_t k) -> ops::DecoderMatrix {
     const ops::DecoderSegment segment{0, next, n, k, format};
-    next += segment.row_blocks() * segment.column_blocks() * blocks::kBytes;
+    next += segment.row_blocks() * segment.column_blocks() * block_size(format);
     return {segment};
   };
   for (const int64_t window : windows) {
@@ -77,7 +88,8 @@ DecoderModel model_of(const Sizes& s, std::vector<int64_t> windows, blocks::Form
     model.layers.push_back(layer);
   }
   model.head = matrix(s.vocabulary, s.width);
-  model.region_bytes = {next};
+  // Small blocks are read in objects of 5120 bytes, too (ops/prefill).
+  model.region_bytes = {next + 5120 - block_size(format)};
   model.check();
   return model;
 }
@@ -327,9 +339,10 @@ DecoderModel random_model(Random& random, std::vector<int64_t> windows, blocks::
 TEST_CASE("decoder workspace: what every token writes comes first") {
   Random random{std::mt19937(8)};
   for (int round = 0; round < 20; ++round) {
-    const auto config = configuration(arch::Generation::kNpu2);
+    const auto format = kFourBits[round % 2];
+    const auto config = configuration(arch::Generation::kNpu2, format);
     const auto array = DecoderArray::of(config);
-    const auto model = random_model(random, {0, 20}, blocks::Format::kQ4nx);
+    const auto model = random_model(random, {0, 20}, format);
     const DecoderWorkspace workspace(array, model, gemv::Output::kF32, 0, model.shape.vocabulary);
     const int64_t end = workspace.control_bytes(), heads = model.shape.kv_heads;
     REQUIRE(workspace.row() + 4 * workspace.width_words() <= end);
@@ -347,12 +360,12 @@ TEST_CASE("decoder workspace: what every token writes comes first") {
 
 TEST_CASE("decoder stream: no channel is overrun, no token is left, for random models") {
   Random random{std::mt19937(1)};
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < 100; ++round) {
     const auto generation = round % 2 ? arch::Generation::kNpu1 : arch::Generation::kNpu2;
-    const Configuration config = configuration(generation);
+    const auto format = kFormats[random.below(5)];
+    const Configuration config = configuration(generation, format);
     const DecoderArray array = DecoderArray::of(config);
     CAPTURE(round);
-    const auto format = blocks::Format(random.below(3));
     const DecoderModel model = random_model(random, {1 + random.below(600), 0}, format);
     CAPTURE(model.shape.kv_heads);
     const bool top = random.below(2) == 0;
@@ -373,10 +386,12 @@ TEST_CASE("decoder stream: real models at every kind of position") {
                          {640, 4, 1, 256, 2048, 262144},
                          {3840, 16, 8, 256, 15360, 4096}};
   for (const Sizes& s : sizes) {
-    for (const auto generation : {arch::Generation::kNpu1, arch::Generation::kNpu2}) {
-      const Configuration config = configuration(generation);
+    for (int i = 0; i < 4; ++i) {
+      const auto generation = i % 2 ? arch::Generation::kNpu1 : arch::Generation::kNpu2;
+      const auto format = kFourBits[i / 2];
+      const Configuration config = configuration(generation, format);
       const DecoderArray array = DecoderArray::of(config);
-      const DecoderModel model = model_of(s, {512, 512, 0}, blocks::Format::kQ4nx);
+      const DecoderModel model = model_of(s, {512, 512, 0}, format);
       const DecoderWorkspace workspace(array, model, gemv::Output::kTop, 8, s.vocabulary);
       for (const int64_t at : {0, 15, 16, 31, 255, 256, 511, 512, 4095, 32767}) {
         CAPTURE(s.width);
@@ -394,7 +409,7 @@ TEST_CASE("decoder stream: the longest lists of the largest heads have room") {
   for (const auto generation : {arch::Generation::kNpu1, arch::Generation::kNpu2}) {
     for (const int64_t width : {2560, 5376}) {
       CAPTURE(width);
-      const Configuration config = configuration(generation);
+      const Configuration config = configuration(generation, blocks::Format::kBf16);
       const DecoderArray array = DecoderArray::of(config);
       const DecoderModel model =
           model_of({width, 8, 4, 256, 2048, 262144}, {0}, blocks::Format::kBf16);
@@ -411,11 +426,12 @@ TEST_CASE("decoder stream: patches make the stream of another position, or say t
   int patched = 0;
   for (int round = 0; round < 150; ++round) {
     const auto generation = round % 2 ? arch::Generation::kNpu1 : arch::Generation::kNpu2;
-    const Configuration config = configuration(generation);
+    const auto format = kFourBits[round / 2 % 2];
+    const Configuration config = configuration(generation, format);
     const DecoderArray array = DecoderArray::of(config);
     const int64_t kv = 1 + random.below(4);
     const Sizes s{128, kv * 2, kv, 64 << random.below(3), 128, 256};
-    const DecoderModel model = model_of(s, {1 + random.below(300), 0}, blocks::Format::kQ4nx);
+    const DecoderModel model = model_of(s, {1 + random.below(300), 0}, format);
     const DecoderWorkspace workspace(array, model, gemv::Output::kTop, 8, s.vocabulary);
     const int64_t at = random.below(1500), next = random.below(4) ? at + 1 : random.below(1500);
     CAPTURE(at);
@@ -435,4 +451,43 @@ TEST_CASE("decoder stream: patches make the stream of another position, or say t
     REQUIRE(made.words == expected.words);
   }
   CHECK(patched > 30);
+}
+
+TEST_CASE("decoder model: regions have room for an object of a large block at every small one") {
+  for (const auto format : kFormats) {
+    CAPTURE(static_cast<int>(format));
+    DecoderModel model = model_of({128, 2, 1, 64, 128, 256}, {0}, format);
+    model.region_bytes[0] -= 4;
+    try {
+      model.check();
+      FAIL("no error");
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::kShape);
+      CHECK(std::string(error.what()).starts_with("[decoder] head"));  // the last matrix
+    }
+  }
+}
+
+TEST_CASE("decoder stream: a model of the other size of blocks is refused") {
+  for (const auto of : kFourBits) {
+    const DecoderArray array = DecoderArray::of(configuration(arch::Generation::kNpu2, of));
+    CHECK(array.block_bytes == block_size(of));
+    for (const auto format : kFormats) {
+      CAPTURE(static_cast<int>(format));
+      const DecoderModel model = model_of({640, 4, 1, 64, 1280, 2560}, {0}, format);
+      const auto make = [&] {
+        const DecoderWorkspace workspace(array, model, gemv::Output::kF32, 0, 2560);
+      };
+      if (block_size(format) == block_size(of)) {
+        CHECK_NOTHROW(make());
+        continue;
+      }
+      try {
+        make();
+        FAIL("no error");
+      } catch (const Error& error) {
+        CHECK(error.kind() == ErrorKind::kArgument);
+      }
+    }
+  }
 }

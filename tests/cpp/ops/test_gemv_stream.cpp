@@ -26,14 +26,17 @@ using ops::GemvOutput;
 using ops::GemvProblem;
 using ops::GemvSchedule;
 
+constexpr uint64_t kLarge = 5120, kSmall = 4608;  // bytes of a block
+
 constexpr uint32_t kOpening = 6;  // blocks of a weight channel's configured BD
 
-Configuration configuration(int columns, int rows, int channels) {
+Configuration configuration(int columns, int rows, int channels, uint64_t block_bytes = kLarge) {
   std::string text =
       strf("npu-config 1\nname gemv\ngeneration %s\n", columns == 4 ? "npu1" : "npu2");
   text += "source 0000000000000000000000000000000000000000000000000000000000000000\n";
   text += strf("param columns %d\nparam rows %d\nparam channels %d\n", columns, rows, channels);
-  text += "param block_bytes 5120\nparam x_bytes 4096\nparam y_bytes 512\nparam setup_words 16\n";
+  text += strf("param block_bytes %d\n", static_cast<int>(block_bytes));
+  text += "param x_bytes 4096\nparam y_bytes 512\nparam setup_words 16\n";
   text += strf("param preconfigured_blocks %d\n", rows == channels ? kOpening : 0);
   for (int c = 0; c < columns; ++c) {
     const int ports = channels == 2 && c + 1 < columns ? 2 : 1;
@@ -57,10 +60,18 @@ struct Case {
 constexpr Case kArrays[] = {{4, 4, 2}, {4, 4, 1}, {4, 2, 2}, {8, 2, 2},
                             {8, 4, 2}, {8, 4, 1}, {8, 1, 1}};
 
+struct Size {
+  uint64_t block_bytes;
+  blocks::Format format;
+};
+constexpr Size kSizes[] = {{kLarge, blocks::Format::kQ4nx},
+                           {kSmall, blocks::Format::kQ4_0},
+                           {kSmall, blocks::Format::kQ8_0}};
+
 void check_schedule(const GemvArray& array, const GemvProblem& p, const GemvSchedule& schedule) {
   CHECK(schedule.x_objects * schedule.x_blocks >= p.column_blocks);
   CHECK((schedule.x_objects - 1) * schedule.x_blocks < p.column_blocks);
-  CHECK(schedule.x_blocks * p.batch * 512 <= array.x_bytes);
+  CHECK(schedule.x_blocks * p.batch * blocks::columns_of(p.format) * 2 <= array.x_bytes);
   std::vector<bool> computed(static_cast<size_t>(p.row_blocks));
   int64_t end = 0;
   bool inside = true;
@@ -93,7 +104,9 @@ void check_stream(const Configuration& config, const GemvProblem& p, const GemvS
   std::map<uint32_t, std::vector<uint32_t>> bds;              // by BD address
   std::map<uint32_t, std::pair<uint32_t, uint64_t>> sources;  // argument, offset
   std::map<uint32_t, int> tokens;                             // by column, direction, channel
-  const auto w_words = static_cast<uint64_t>(p.row_blocks * p.column_blocks * 1280);
+  const bool small = p.format == blocks::Format::kQ4_0 || p.format == blocks::Format::kQ8_0;
+  const uint64_t block_bytes = small ? kSmall : kLarge, words_of_block = block_bytes / 4;
+  const uint64_t w_blocks = static_cast<uint64_t>(p.row_blocks * p.column_blocks);
   std::set<uint64_t> blocks;
   uint64_t x_words = 0, y_words = 0;
   bool aligned = true, inside = true;
@@ -124,7 +137,7 @@ void check_stream(const Configuration& config, const GemvProblem& p, const GemvS
       const uint32_t id = op.value & 15;
       if (id >= 12) {  // the configuration's: W on channels 0 and 1, the setup and x, y
         CHECK(bds.find(bd_address) == bds.end());
-        bd.length = id == 14 ? 2048 : kOpening * 1280;
+        bd.length = id == 14 ? 2048 : kOpening * static_cast<uint32_t>(words_of_block);
         const int cores = GemvArray::of(config).cores(col);
         if (id == 15) bd.length = static_cast<uint32_t>(cores) * 128;
       } else {
@@ -139,19 +152,21 @@ void check_stream(const Configuration& config, const GemvProblem& p, const GemvS
       CHECK(runs <= std::max<uint32_t>(bd.iteration_wrap, 1));
       for (uint64_t run = 0; run < runs; ++run) {
         const std::vector<uint64_t> visited = test::visited(bd, base + 4 * run * bd.iteration_step);
-        for (size_t i = 0; i < visited.size(); i += 1280) {
-          aligned &= visited[i] % 5120 == 0 && visited[i + 1279] == visited[i] + 1279 * 4;
-          inside &= visited[i] / 4 + 1280 <= w_words;
-          blocks.insert(visited[i] / 5120);
+        for (size_t i = 0; i < visited.size(); i += words_of_block) {
+          const uint64_t last = visited[i + words_of_block - 1];
+          aligned &= visited[i] % block_bytes == 0 && last == visited[i] + block_bytes - 4;
+          inside &= visited[i] / block_bytes < w_blocks;
+          blocks.insert(visited[i] / block_bytes);
         }
       }
     }
   }
   CHECK(aligned);
   CHECK(inside);
-  CHECK(blocks.size() == w_words / 1280);
-  const int64_t sends =
-      p.column_blocks * p.batch <= 8 ? 1 : schedule.rounds;  // x stays, or comes again
+  CHECK(blocks.size() == w_blocks);
+  // x stays, or comes again.
+  const int64_t line = blocks::columns_of(p.format) * 2 * p.batch;
+  const int64_t sends = p.column_blocks * line <= 4096 ? 1 : schedule.rounds;
   CHECK(x_words == static_cast<uint64_t>(1024 + sends * schedule.x_objects * 1024));
   CHECK(y_words * 4 == static_cast<uint64_t>(schedule.y_bytes));
   CHECK(std::all_of(tokens.begin(), tokens.end(), [](const auto& t) { return t.second == 0; }));
@@ -160,33 +175,41 @@ void check_stream(const Configuration& config, const GemvProblem& p, const GemvS
 }  // namespace
 
 TEST_CASE("plans cover W and streams read all of it, for every array") {
-  for (const Case& a : kArrays) {
-    const Configuration config = configuration(a.columns, a.rows, a.channels);
-    const GemvArray array = GemvArray::of(config);
-    for (const int64_t row_blocks : {4, 5, 15, 16, 17, 31, 36, 48, 61, 80, 300, 1100}) {
-      for (const int64_t column_blocks : {1, 4, 13, 65}) {
-        if (row_blocks * column_blocks > 1200) continue;
-        CAPTURE(a.columns * 100 + a.rows * 10 + a.channels);
-        CAPTURE(row_blocks);
-        CAPTURE(column_blocks);
-        GemvProblem p{row_blocks, column_blocks, row_blocks * 32 - 3, 4};
-        p.output = GemvOutput::kF32;
-        const GemvSchedule schedule = ops::schedule_gemv(array, p);
-        check_schedule(array, p, schedule);
-        check_stream(config, p, schedule);
+  for (const auto& [block_bytes, format] : kSizes) {
+    for (const Case& a : kArrays) {
+      CAPTURE(block_bytes);
+      const Configuration config = configuration(a.columns, a.rows, a.channels, block_bytes);
+      const GemvArray array = GemvArray::of(config);
+      for (const int64_t row_blocks : {4, 5, 15, 16, 17, 31, 36, 48, 61, 80, 300, 1100}) {
+        for (const int64_t column_blocks : {1, 4, 13, 65}) {
+          if (row_blocks * column_blocks > 1200) continue;
+          CAPTURE(a.columns * 100 + a.rows * 10 + a.channels);
+          CAPTURE(row_blocks);
+          CAPTURE(column_blocks);
+          GemvProblem p{row_blocks, column_blocks, row_blocks * 32 - 3, 4};
+          p.output = GemvOutput::kF32;
+          p.format = format;
+          const GemvSchedule schedule = ops::schedule_gemv(array, p);
+          check_schedule(array, p, schedule);
+          check_stream(config, p, schedule);
+        }
       }
     }
   }
 }
 
 TEST_CASE("streams with more rounds than tasks in flight wait for weights and x") {
-  for (const Case& a : {Case{8, 1, 1}, Case{4, 2, 1}}) {
-    const Configuration config = configuration(a.columns, a.rows, a.channels);
-    GemvProblem p{8 * 1300, 1, 8 * 1300 * 32, 1};
-    const GemvSchedule schedule = ops::schedule_gemv(GemvArray::of(config), p);
-    CHECK(schedule.rounds > 4 * 256);
-    check_schedule(GemvArray::of(config), p, schedule);
-    check_stream(config, p, schedule);
+  for (const auto& [block_bytes, format] : kSizes) {
+    CAPTURE(block_bytes);
+    for (const Case& a : {Case{8, 1, 1}, Case{4, 2, 1}}) {
+      const Configuration config = configuration(a.columns, a.rows, a.channels, block_bytes);
+      GemvProblem p{8 * 1300, 1, 8 * 1300 * 32, 1};
+      p.format = format;
+      const GemvSchedule schedule = ops::schedule_gemv(GemvArray::of(config), p);
+      CHECK(schedule.rounds > 4 * 256);
+      check_schedule(GemvArray::of(config), p, schedule);
+      check_stream(config, p, schedule);
+    }
   }
 }
 
@@ -253,6 +276,33 @@ TEST_CASE("columns that start early read more") {
   CHECK(schedule.shares[6].rounds + 2 <= schedule.shares[0].rounds);
 }
 
+TEST_CASE("a configuration multiplies formats of its size of blocks only") {
+  for (const auto& [block_bytes, own] : kSizes) {
+    const GemvArray array = GemvArray::of(configuration(8, 4, 2, block_bytes));
+    for (int i = 0; i < blocks::kFormats; ++i) {
+      CAPTURE(i);
+      GemvProblem p{64, 4, 64 * 32, 1};
+      p.format = blocks::Format(i);
+      const bool fits = (i >= 3) == (block_bytes == kSmall);
+      if (fits) {
+        CHECK_NOTHROW(ops::schedule_gemv(array, p));
+        continue;
+      }
+      try {
+        ops::schedule_gemv(array, p);
+        FAIL("no error");
+      } catch (const Error& e) {
+        CHECK(e.kind() == ErrorKind::kArgument);
+        CHECK(std::string(e.what()).starts_with("[gemv] "));
+        CHECK(std::string(e.what()).find("4608") != std::string::npos);
+      }
+    }
+  }
+  for (const uint64_t bytes : {4604, 5124}) {
+    CHECK_THROWS_AS(GemvArray::of(configuration(8, 4, 2, bytes)), Error);
+  }
+}
+
 TEST_CASE("problems and configurations that do not fit are refused") {
   GemvArray array = GemvArray::of(configuration(8, 4, 2));
   const auto refused = [&](GemvProblem p, ErrorKind kind) {
@@ -267,6 +317,14 @@ TEST_CASE("problems and configurations that do not fit are refused") {
   refused({4, 0, 128, 1}, ErrorKind::kShape);
   refused({int64_t{1} << 40, 1, 1, 1}, ErrorKind::kOutOfRange);
   refused({4, 820, 128, 1}, ErrorKind::kOutOfRange);  // beyond a BD's step
+  {
+    const GemvArray small = GemvArray::of(configuration(8, 4, 2, kSmall));
+    GemvProblem p{4, 910, 128, 1};  // 2^20 words are 910.2 blocks
+    p.format = blocks::Format::kQ4_0;
+    CHECK_NOTHROW(ops::schedule_gemv(small, p));
+    p.column_blocks = 911;
+    CHECK_THROWS_AS(ops::schedule_gemv(small, p), Error);
+  }
   refused({4, 1, 128, 3}, ErrorKind::kArgument);
   refused({4, 1, 128, 8, GemvOutput::kF32}, ErrorKind::kArgument);
   refused({4, 1, 128, 1, GemvOutput::kTop, 0}, ErrorKind::kArgument);

@@ -45,6 +45,8 @@ class Walk : private PrefillMemory {
   void step(size_t index) {
     index_ = index;
     layer_ = index / PrefillPlan::kLayerSteps;
+    const size_t place = program_place(plan_->kind(index), matrix_of(plan_->kind(index)));
+    REQUIRE(plan_->program(index).offset == array_.programs[place].offset);
     const ops::PrefillStep made = plan_->make(index);
     headers_ = plan_->headers();
     Lane a, b, low, high;
@@ -297,12 +299,12 @@ class Walk : private PrefillMemory {
         }
         if (segment == nullptr) {
           for (const auto& one : matrix) {
-            const int64_t bytes = one.row_blocks() * one.column_blocks() * prefill::kBBytes;
+            const int64_t row = one.column_blocks() * block_size(one.format);
             const auto at = int64_t(words[0].offset) - one.offset;
             if (ops::kPrefillRegions + uint32_t(one.region) == words[0].argument && at >= 0 &&
-                at < bytes) {
+                at < one.row_blocks() * row) {
               segment = &one;
-              first = at / (one.column_blocks() * prefill::kBBytes);
+              first = at / row;
               break;
             }
             before += one.n / 32;
@@ -315,7 +317,7 @@ class Walk : private PrefillMemory {
         const int64_t column = wide ? std::min(2 * hold + i, columns - 1) : hold;
         const int64_t row = wide ? first : first + i;
         REQUIRE(int64_t(words[0].offset) ==
-                segment->offset + (row * columns + column) * prefill::kBBytes);
+                segment->offset + (row * columns + column) * block_size(segment->format));
       }
     }
     return before + first;
@@ -555,7 +557,7 @@ TEST_CASE("prefill plan: random models and batches") {
         array_of(random.below(2) ? arch::Generation::kNpu1 : arch::Generation::kNpu2);
     DecoderModel model = random_model(random, round % 2 == 0);
     model.shape.vocabulary = random.upto(33, 2500);
-    model.head = matrix(random, model, model.shape.vocabulary, model.shape.width);
+    model.head = Matrices(random, model)(model.shape.vocabulary, model.shape.width);
     std::vector<Span> spans;
     for (int64_t i = random.upto(1, PrefillBatch::kMaxSequences); i > 0; --i) {
       spans.push_back({random.below(3) * random.below(600), random.upto(1, 8)});
@@ -581,19 +583,22 @@ TEST_CASE("prefill plan: random models and batches") {
 
 TEST_CASE("prefill plan: more repeats than a BD has") {
   Random random;
-  for (const auto generation : {arch::Generation::kNpu1, arch::Generation::kNpu2}) {
-    const auto array = array_of(generation);
+  for (int round = 0; round < 4; ++round) {
+    const auto array = array_of(round % 2 ? arch::Generation::kNpu1 : arch::Generation::kNpu2);
+    const auto formats = round < 2 ? Formats{Format::kQ4nx, Format::kQ8, Format::kBf16}
+                                   : Formats{Format::kQ4_0, Format::kQ8_0};
     DecoderModel model = random_model(random, true);
     ops::DecoderShape& s = model.shape;
     s.width = 3072, s.ffn = 64, s.heads = 2, s.kv_heads = 1, s.dim = s.head_dim = 64;
-    model.region_bytes = {0};
+    model.region_bytes.clear();
     model.layers.resize(1);
+    Matrices matrix(random, model);
     ops::DecoderLayer& layer = model.layers[0];
-    layer.qkv = matrix(random, model, s.qkv_rows(), s.width);
-    layer.output = matrix(random, model, s.width, s.heads * s.dim);
-    layer.gate_up = matrix(random, model, 2 * s.ffn, s.width);
-    layer.down = matrix(random, model, s.width, s.ffn);
-    model.head = matrix(random, model, s.vocabulary, s.width);
+    layer.qkv = matrix(s.qkv_rows(), s.width, formats);
+    layer.output = matrix(s.width, s.heads * s.dim, formats);
+    layer.gate_up = matrix(2 * s.ffn, s.width, formats);
+    layer.down = matrix(s.width, s.ffn, formats);
+    model.head = matrix(s.vocabulary, s.width, formats);
     REQUIRE_NOTHROW(ops::check_prefill(array, model));
     const Cache cache(random, model, {{5, 9}});
     Walk(array, model, cache, Span{5, 9}).run();

@@ -243,6 +243,13 @@ TEST_CASE("calls of kernels whose loops are generated: what the loops do is repl
       {{"gemv_one", {1}}, 1700, line("gemv_q8", 1), "scheduled in part"},
       {{"gemv_block", {4, 0}}, 0, 0, "counted"},
       {{"gemv_one", {2}}, 0, 0, "counted"},
+      // None of small blocks is generated.
+      {{"gemv_small_one", {3}}, 0, 0, "counted"},
+      {{"gemv_small_kept", {4}}, 0, 0, "counted"},
+      {{"gemv_small_block", {2, 3}}, 0, 0, "counted"},
+      {{"gemv_small_block", {2, 4}}, 0, 0, "counted"},
+      {{"dequant_q4_0", {}}, 0, 0, "counted"},
+      {{"dequant_q8_0", {}}, 0, 0, "counted"},
       // A square and 20 slots for two products of fp32 per 32 elements; a root for eight chunks.
       {{"rms_square", {}}, 4 * 4, line("rms_norm_squares", 4), "scheduled in part"},
       {{"rms_scale", {1152, 0}},

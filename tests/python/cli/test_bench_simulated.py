@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gemma3_files import Shape, write_model
+from gemma3_files import Shape, small_types, write_model
 
 import npu
 from npu import cli
@@ -70,6 +70,25 @@ def test_other_devices_ceilings_and_formats(capsys: pytest.CaptureFixture[str]) 
     assert others[0]["published"] == [] and others[2]["weight_bytes"] > plain["weight_bytes"]
 
 
+@pytest.mark.parametrize(("large", "small"), [("q4nx", "q4_0"), ("q8", "q8_0")])
+def test_small_blocks_are_faster(
+    large: str, small: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--shape", "gemma3-1b", "--context", "512", "--batch", "4")
+    before, after = (bench(capsys, *words, "--format", f)["results"][0] for f in (large, small))
+    assert after["weight_bytes"] == pytest.approx(0.9 * before["weight_bytes"], rel=5e-3)
+    assert after["decode_tokens_per_second"] > 1.07 * before["decode_tokens_per_second"]
+    found = npu.simulate_decode("npu2", "gemma3-1b", 512, format=small)
+    assert after["decode_tokens_per_second"] == found.tokens_per_second
+    prompt = npu.simulate_prefill("npu2", "gemma3-1b", 512, format=small)
+    assert after["ttft_seconds"] == prompt.seconds
+    batch = npu.simulate_batch("npu2", "gemma3-1b", 512, 4, format=small)
+    assert after["batch"]["seconds_per_step"] == batch.seconds
+    # Prompts and batches read as much of memory for a small block as for a large one.
+    assert after["ttft_seconds"] < 1.02 * before["ttft_seconds"]
+    assert batch.bytes["weights"] == before["batch"]["bytes"]["weights"]
+
+
 def test_the_table_fits_100_columns(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["bench", "--shape", "gemma3-1b", "--context", "1k,128k", "--batch", "8"]
     assert cli.main(words) == 0
@@ -100,6 +119,17 @@ def test_a_model_has_its_own_formats(model: str, capsys: pytest.CaptureFixture[s
     assert auto["shape"] == q4nx["shape"] and auto["shape"].endswith("m.gguf")
     assert auto["results"][0]["weight_bytes"] > q4nx["results"][0]["weight_bytes"]
     assert q4nx["results"][0]["ttft_seconds"] > 0 and q4nx["ttft_note"] is None
+
+
+def test_a_model_whose_blocks_are_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Q4_0, Q8_0 and Q5_0; the same matrices in large blocks where the head is not of these."""
+    types = small_types(SHAPE.layers)
+    small = str(write_model(tmp_path / "small.gguf", SHAPE, types=types))
+    del types["token_embd.weight"]
+    large = str(write_model(tmp_path / "large.gguf", SHAPE, types=types))
+    found = [bench(capsys, "-m", path, "--context", "16")["results"][0] for path in (small, large)]
+    assert found[0]["weight_bytes"] < 0.9 * found[1]["weight_bytes"]
+    assert found[0]["ttft_seconds"] > 0
 
 
 def test_prompts_of_models_that_the_array_does_not_run(
@@ -172,9 +202,11 @@ def test_trace_errors(
     assert telling in capsys.readouterr().err
 
 
-def test_trace_of_a_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("format", ["q4nx", "q8_0"])
+def test_trace_of_a_token(tmp_path: Path, capsys: pytest.CaptureFixture[str], format: str) -> None:
     file = tmp_path / "t.json"
     words = ["--token", "--shape", "gemma3-270m", "--context", "64", "--to", "300", "--no-locks"]
+    words += ["--format", format]
     assert cli.main(["trace", *words, "-o", str(file)]) == 0
     document = json.loads(file.read_text())
     assert "gemma3-270m, context 64" in document["otherData"]["what"]

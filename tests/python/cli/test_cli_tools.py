@@ -300,9 +300,12 @@ def test_inspect_prints_the_programs_that_streams_load(capsys, tmp_path):
     code, out, _ = run(capsys, "inspect", str(path))
     assert code == 0 and out.count(": overlays\n") == 32
     heads = re.findall(r"^overlay (\w+), loaded by streams, (\d+) bytes, counters at 0x", out, re.M)
-    assert [name for name, _ in heads] == ["products", "norm", "geglu", "rotation", "attention"]
+    products = ["products", "small_products"]
+    others = ["norm", "geglu", "rotation", "attention"]
+    assert [name for name, _ in heads] == [*products, *others]
     assert all(0 < int(size) <= 16384 for _, size in heads)
-    assert out.count("call prefill_multiply") == 1  # the program of all cores
+    for kernel in ("multiply", "small_multiply"):
+        assert out.count(f"call prefill_{kernel}") == 1  # the program of all cores
     _, out, _ = run(capsys, "inspect", "--json", str(path))
     document = json.loads(out)
     assert [one[0] for one in document["overlays"]] == [name for name, _ in heads]
@@ -357,11 +360,52 @@ def test_formats_of_blocks(capsys):
             document = json.loads(out)
             assert document["format"] == format
             found[format] = document["results"][1][us]
-        # o, 1152 x 1024: bytes per weight 0.625, 1.25, 2, and as much to write when expanded.
+        # o, 1152 x 1024: bytes per weight 0.625, 1.25, 2, of small blocks 0.5625 and 1.125, and as
+        # much to write when expanded.
         assert found["q4nx"] < found["q8"] < found["bf16"]
-    code, _, err = run(capsys, "compile", "gemv", "--format", "q8")
-    assert code == 1 and "--format does not apply to gemv, only to dequant" in err
+        assert found["q4_0"] < found["q4nx"] and found["q8_0"] < found["q8"]
+    code, _, err = run(capsys, "compile", "prefill", "--format", "q8")
+    assert code == 1
+    assert "--format does not apply to prefill, only to dequant, gemv and decoder" in err
     assert facts.BLOCK_COLUMNS.keys() == set(common.BLOCK_FORMATS)
+
+
+@pytest.mark.parametrize("device", ["npu1", "npu2"])
+@pytest.mark.parametrize("name", ["dequant", "gemv", "decoder"])
+def test_compile_takes_the_format_of_blocks(name, device, capsys, tmp_path):
+    """Of gemv and decoder it says their size."""
+    path, made = tmp_path / "out", {}
+    for format in (None, *facts.BLOCK_COLUMNS):
+        words = ["compile", name, "--device", device, "-o", str(path)]
+        words += [] if format is None else ["--format", format]
+        assert run(capsys, *words)[0] == 0
+        data = path.read_bytes()
+        assert b"\nparam block_bytes %d\n" % facts.BYTES_OF_BLOCK[format or "q4nx"] in data
+        assert run(capsys, *words, "--emit", "mlir")[0] == 0
+        made[format] = data, path.read_text()
+    small = made["q4_0"][1]
+    kernel = {"dequant": "dequant_q4_0", "gemv": "gemv_small_block", "decoder": "gemv_small_kept"}
+    assert f"@{kernel[name]}(memref<4608xi8>" in small and "5120xi8" not in small
+    assert made[None] == made["q4nx"]
+    if name == "dequant":
+        assert len({data for data, _ in made.values()}) == 5
+    else:
+        assert made["q4nx"] == made["q8"] == made["bf16"] != made["q4_0"] == made["q8_0"]
+        assert made["q8_0"][0] == operations()[name].configuration(device, small=True)
+
+
+@pytest.mark.parametrize("format", facts.BLOCK_COLUMNS)
+def test_bench_gemv_measures_every_format(format, capsys, monkeypatch):
+    """Bytes per second of the format's blocks."""
+    monkeypatch.setattr("npu.perf.gemv_simulation.PROJECTIONS", {"tiny": {"a": (64, 512, 3)}})
+    words = ["bench", "gemv", "--projections", "tiny", "--host", "--repeats", "2", "--json"]
+    code, out, _ = run(capsys, *words, "--format", format)
+    assert code == 0
+    (row,) = json.loads(out)["results"]
+    blocks = 2 * -(-512 // facts.BLOCK_COLUMNS[format])
+    fastest = row["host"]["npu_ms"]["min"] * 1e-3
+    rate = row["host"]["gb_per_s"]["max"] * 1e9
+    assert fastest * rate == pytest.approx(blocks * facts.BYTES_OF_BLOCK[format], rel=0.01)
 
 
 def test_inspect_a_stream_file(capsys, tmp_path):

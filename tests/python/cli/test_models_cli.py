@@ -209,7 +209,7 @@ def test_a_failure_that_nobody_expects_does_not_end_the_list(
 
 
 @pytest.mark.parametrize("device", ["npu1", "npu2"])
-@pytest.mark.parametrize("kind", ["Q4NX", "Q8_0", "BF16"])
+@pytest.mark.parametrize("kind", ["Q4NX", "Q4_1", "Q4_0", "Q8_0", "BF16"])
 def test_the_rate_is_that_of_the_simulated_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     device: str, kind: str,
@@ -217,7 +217,8 @@ def test_the_rate_is_that_of_the_simulated_token(
     types = dict.fromkeys(MATRICES, gguf.GGMLQuantizationType["F32" if kind == "Q4NX" else kind])
     path = write_model(tmp_path / "m.gguf", SHAPE, types=types)
     path = convert(path, tmp_path / "m.q4nx") if kind == "Q4NX" else path
-    format = {"Q4NX": "q4nx", "Q8_0": "q8", "BF16": "bf16"}[kind]
+    formats = {"Q4NX": "q4nx", "Q4_1": "q4nx", "Q4_0": "q4_0", "Q8_0": "q8_0", "BF16": "bf16"}
+    format = formats[kind]
     monkeypatch.setenv("NPU_MODELS", str(path))
     (model,) = listed(capsys, "--device", device)["models"]
     vocabulary = len(small_vocabulary().pieces)

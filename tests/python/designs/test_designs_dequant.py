@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from weight_blocks import BYTES
+from weight_blocks import COLUMNS as OTHER_COLUMNS
 
 import npu
 from npu import _npu, cli
@@ -15,12 +17,14 @@ from npu.errors import ArgumentError, DesignError, DeviceError, NpuError, ShapeE
 from npu.perf.execution import execute
 
 GENERATIONS = {"npu1": 4, "npu2": 8}
+COLUMNS = {"q4nx": 256} | OTHER_COLUMNS
 
 
+@pytest.mark.parametrize("format", COLUMNS)
 @pytest.mark.parametrize("generation", GENERATIONS)
-def test_ports_and_cores(generation):
+def test_ports_and_cores(generation, format):
     columns = GENERATIONS[generation]
-    parsed = _npu.device.parse_configuration(dequant.configuration(generation))
+    parsed = _npu.device.parse_configuration(dequant.configuration(generation, format))
     names = {name for name, *_ in parsed["ports"]}
     assert parsed["rtps"] == []
     for col, row, kind, used, limit in parsed["resources"]:
@@ -30,12 +34,15 @@ def test_ports_and_cores(generation):
     assert len(parsed["cores"]) == 4 * columns
 
 
+@pytest.mark.parametrize("format", COLUMNS)
 @pytest.mark.parametrize("generation", GENERATIONS)
-def test_mlir(generation):
-    text = dequant.mlir(generation)
+def test_mlir(generation, format):
+    text = dequant.mlir(generation, format)
     cores = 4 * GENERATIONS[generation]
-    assert text.count("func.call @dequant_q4nx") == cores
-    assert "dequant_q4nx.o" in text
+    assert text.count(f"func.call @dequant_{format}(") == cores == text.count("func.call @")
+    assert f"dequant_{format}.o" in text
+    tile = f"memref<32x{COLUMNS[format]}xbf16>"
+    assert f"@dequant_{format}(memref<{BYTES.get(format, 5120)}xi8>, {tile})" in text
 
 
 def test_unknown_generation():
@@ -43,19 +50,20 @@ def test_unknown_generation():
         dequant.design("npu3")
 
 
+@pytest.mark.parametrize("format", COLUMNS)
 @pytest.mark.parametrize("generation", GENERATIONS)
 @pytest.mark.parametrize(("rows", "columns"), [(2, 1), (5, 3), (36, 5), (36, 70), (1000, 2)])
-def test_streams_move_every_block(generation, rows, columns):
+def test_streams_move_every_block(generation, rows, columns, format):
     """Odd row-blocks begin their last pair one earlier: a row-block is moved twice."""
-    config = dequant.configuration(generation)
-    request = {"n": 32 * rows, "k": 256 * columns}
+    config = dequant.configuration(generation, format)
+    request = {"n": 32 * rows, "k": COLUMNS[format] * columns}
     (submission,) = _npu.operations.submissions("dequant", config, request)
     stream = submission["stream"]
-    blocks = rows * columns
-    report = execute(config, stream, sizes=[blocks * 5120, blocks * 16384])
+    blocks, size, tile = rows * columns, BYTES.get(format, 5120), 32 * COLUMNS[format] * 2
+    report = execute(config, stream, sizes=[blocks * size, blocks * tile])
     moved = (rows + rows % 2) * columns
-    assert report["bytes_moved"]["shim_read"] == moved * 5120
-    assert report["bytes_moved"]["shim_write"] == moved * 16384
+    assert report["bytes_moved"]["shim_read"] == moved * size
+    assert report["bytes_moved"]["shim_write"] == moved * tile
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(0, 1), (-1, 4), (2, 0), (2, 1 << 40), (1 << 56, 1)])
@@ -63,6 +71,16 @@ def test_impossible_streams(rows, columns):
     with pytest.raises(NpuError, match=r"\[dequant(ize)?\]"):
         request = {"n": 32 * rows, "k": 256 * columns}
         _npu.operations.submissions("dequant", dequant.configuration("npu2"), request)
+
+
+@pytest.mark.parametrize("format", COLUMNS)
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_simulated_bytes(generation, format):
+    """Of a format's blocks, against its values."""
+    result = npu.simulate_dequantize(generation, 2048, 2560, format=format)
+    wide = 32 * COLUMNS[format] * 2 / BYTES.get(format, 5120)
+    assert result.write_bandwidth / result.read_bandwidth == pytest.approx(wide)
+    assert 0.8 < result.share <= 1
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)

@@ -65,9 +65,13 @@ def test_more_rounds_than_x_tasks_in_flight(generation, channels):
     assert np.array_equal(y, expected)
 
 
+@pytest.mark.parametrize("small", [False, True])
 @pytest.mark.parametrize(("generation", "cores", "channels"), CONFIGURATIONS)
-def test_resources_and_ports(generation, cores, channels):
-    parsed = _npu.device.parse_configuration(gemv.configuration(generation, cores, channels))
+def test_resources_and_ports(generation, cores, channels, small):
+    config = gemv.configuration(generation, cores, channels, small)
+    parsed = _npu.device.parse_configuration(config)
+    params = dict(re.findall(rb"^param (\S+) (\d+)$", config, re.M))
+    assert int(params[b"block_bytes"]) == (4608 if small else 5120)
     for col, row, kind, used, limit in parsed["resources"]:
         assert used <= limit or kind == "program", (col, row, kind)
     columns = 4 if generation == "npu1" else 8
@@ -82,13 +86,14 @@ def test_resources_and_ports(generation, cores, channels):
     assert parsed["rtps"] == []  # loop counts travel with x
 
 
-def test_mlir_has_the_kernels_and_the_loop_bounds_of_the_setup():
-    text = gemv.mlir("npu2")
+@pytest.mark.parametrize(("small", "name", "size"), [(0, "gemv", 5120), (1, "gemv_small", 4608)])
+def test_mlir_has_the_kernels_and_the_loop_bounds_of_the_setup(small, name, size):
+    text = gemv.mlir("npu2", small=bool(small))
     assert text.count("aie.core(") == 15
     # x stays, or is streamed.
-    assert text.count("func.call @gemv_block(") == 30
+    assert text.count(f"func.call @{name}_block(") == 30 == text.count("_block(") - 1
     assert text.count("func.call @gemv_setup(") == 15
-    assert 'link_with = "gemv.o"' in text
+    assert f'link_with = "{name}.o"' in text and f"@{name}_block(memref<{size}xi8>" in text
     core = text[text.index("%core_0_2 = ") :]
     core = core[: core.index("aie.end")]
     loads = [line for line in core.splitlines() if "memref.load %setup_0_2[" in line]
@@ -98,9 +103,10 @@ def test_mlir_has_the_kernels_and_the_loop_bounds_of_the_setup():
     assert core.count("memref.load %state_0_2[") == 2
 
 
-def test_the_configuration_and_the_mlir_write_the_same_shim_registers():
+@pytest.mark.parametrize("small", [False, True])
+def test_the_configuration_and_the_mlir_write_the_same_shim_registers(small):
     """BDs that streams only address, and token ids; as writes of one word each."""
-    data = gemv.configuration("npu2")
+    data, block = gemv.configuration("npu2", small=small), 4608 if small else 5120
     text = data[data.index(b"\ntxn ") :]
     writes: dict[int, int] = {}
     for op in _npu.stream.operations(text[text.index(b"\n", 1) + 1 :]):
@@ -110,13 +116,13 @@ def test_the_configuration_and_the_mlir_write_the_same_shim_registers():
     assert len(writes) == 8 * (15 + 1 + 8)
     for col in range(8):
         cores = 1 if col == 7 else 2
-        bds = {12 + c: 6 * 5120 for c in range(cores)} | {15: cores * 512}
+        bds = {12 + c: 6 * block for c in range(cores)} | {15: cores * 512}
         for id, size in (bds | ({14: 8192} if col == 7 else {})).items():
             at = (col << 25) + 0x1D000 + 0x20 * id
             bd = _npu.arch.decode_bd("shim", [writes[at + 4 * i] for i in range(8)])
             assert bd["length"] == size // 4 and bd["valid"]
             assert not any(bd["wrap"]) and bd["iteration_wrap"] <= 1
-    mlir = print_mlir(lower(gemv.design("npu2")), operands=False)
+    mlir = print_mlir(lower(gemv.design("npu2", small=small)), operands=False)
     sequence = mlir[mlir.index("aie.runtime_sequence @setup(") :].splitlines()
     printed = {}
     for line in sequence:
@@ -163,12 +169,14 @@ def test_a_configuration_of_another_design_is_refused():
 
 
 @pytest.mark.parametrize("generation", ["npu1", "npu2"])
+@pytest.mark.parametrize("format", ["q4nx", "q4_0", "q8_0"])
 @pytest.mark.parametrize("n, k, batch", [(1536, 1152, 1), (1152, 6912, 4), (100, 300, 8)])
-def test_the_setup_tells_every_core_its_rows(generation, n, k, batch):
+def test_the_setup_tells_every_core_its_rows(generation, n, k, batch, format):
     """The words by the names that the design bounds its loops with: rounds of a core, from its
     first row on, cover W together; blocks of a row-block add up to K."""
-    config = gemv.configuration(generation)
-    request = {"n": n, "k": k, "batch": batch}
+    config = gemv.configuration(generation, small=format != "q4nx")
+    number = list(gemv.COLUMNS).index(format)
+    request = {"n": n, "k": k, "batch": batch, "format": number}
     (submission,) = _npu.operations.submissions("gemv", config, request)
     table = np.frombuffer(submission["arguments"][1]["contents"], np.int32)
     records = table[: len(table) // gemv.SETUP_WORDS * gemv.SETUP_WORDS]
@@ -180,7 +188,9 @@ def test_the_setup_tells_every_core_its_rows(generation, n, k, batch):
             continue  # no core has this place
         cores += 1
         assert (core["batch"], core["rows"], core["output"], core["top"]) == (batch, n, 0, 0)
-        assert core["x_objects"] * core["x_blocks"] + core["x_last"] == -(-k // 256)
+        assert core["format"] == number
+        blocks = -(-k // gemv.COLUMNS[format])
+        assert core["x_objects"] * core["x_blocks"] + core["x_last"] == blocks
         objects = core["resident_objects"] if core["resident"] else core["y_objects"]
         rounds = objects * core["row_blocks"]
         assert (

@@ -308,6 +308,8 @@ def _designs() -> list[tuple[str, Design]]:
     for module in MODULES:
         more = ("int8", "int8") if module is gemm else ()
         out += [(g, module.design(g, *more)) for g in ("npu1", "npu2")]
+        if module in (decoder, gemv):
+            out += [(g, module.design(g, small=True)) for g in ("npu1", "npu2")]
     return out
 
 

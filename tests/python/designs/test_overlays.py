@@ -166,8 +166,14 @@ def test_programs_come_by_a_channel_of_their_own():
 @pytest.mark.parametrize("generation, cores", [("npu1", 16), ("npu2", 32)])
 def test_prefill_has_a_program_per_kind_of_job(generation, cores):
     config = config_of(prefill.design(generation))
-    assert list(config.overlays) == ["products", "norm", "geglu", "rotation", "attention"]
+    products = ["products", "small_products"]  # one per size of weight blocks
+    assert list(config.overlays) == [*products, "norm", "geglu", "rotation", "attention"]
     assert len(config.cores) == cores and not any(config.cores.values())
     for name, (size, _, lines) in config.overlays.items():
         assert 4096 < size <= 16384, name
         assert lines[0].startswith("acquire_ge") and "prefill_begin" in lines[1]
+    first, second = (config.overlays[name][2] for name in products)
+    # Otherwise alike.
+    kernels = ("multiply", "expand", "finish")
+    assert [sum(f"prefill_small_{k} " in line for line in second) for k in kernels] == [1, 1, 1]
+    assert [line.replace("prefill_small_", "prefill_") for line in second] == first

@@ -22,6 +22,9 @@ REQUEST = {
     "kv_heads": 2, "head_dim": 64, "ffn": 512, "window": 32,
 }  # fmt: skip
 BATCH = REQUEST | {"tokens": 2, "sequences": 3, "vocabulary": 1000}
+Q8, Q4_0, Q8_0 = 1, 3, 4  # formats of weight blocks
+SMALL = {"format": Q4_0}
+LITTLE = ["small_products" if name == "products" else name for name in LAYER]
 
 
 def loaded(config: bytes, submission) -> list[str]:
@@ -85,8 +88,19 @@ def tasks_of(text: str, stream: bytes) -> list[np.ndarray]:
 @pytest.mark.parametrize("generation", ["npu1", "npu2"])
 @pytest.mark.parametrize(
     "request_, steps",
-    [(REQUEST, [*LAYER, *LAYER, "norm"]), (BATCH, [*LAYER, *LAYER, "norm", "products"])],
-    ids=["chunk", "batch"],
+    [
+        (REQUEST, [*LAYER, *LAYER, "norm"]),
+        (BATCH, [*LAYER, *LAYER, "norm", "products"]),
+        (REQUEST | SMALL, [*LITTLE, *LITTLE, "norm"]),
+        (BATCH | SMALL, [*LITTLE, *LITTLE, "norm", "small_products"]),
+        # Each step has the program for its matrix.
+        (BATCH | SMALL | {"format_head": Q8}, [*LITTLE, *LITTLE, "norm", "products"]),
+        (
+            BATCH | {"format_output": Q8_0, "format_down": Q4_0, "format_head": Q8_0},
+            2 * [*LAYER[:4], *LITTLE[4:6], *LAYER[6:8], LITTLE[8]] + ["norm", "small_products"],
+        ),
+    ],
+    ids=["chunk", "batch", "small chunk", "small batch", "large head", "both"],
 )
 def test_every_step_has_its_program(
     request_: dict[str, int], steps: list[str], generation: str
@@ -101,11 +115,27 @@ def test_every_step_has_its_program(
 @pytest.mark.parametrize("generation", ["npu1", "npu2"])
 def test_every_submission_begins_with_a_load(generation: str) -> None:
     config = operation("prefill").configuration(generation)
-    for first, steps, names in ((6, 1, ["products"]), (8, 3, ["products", "norm", "products"])):
-        [one] = operation("prefill").submissions(
-            config, REQUEST | {"first_step": first, "steps": steps}
-        )
-        assert loaded(config, one) == names
+    for format, products in ((0, "products"), (Q8_0, "small_products")):
+        for first, names in ((6, [products]), (8, [products, "norm", products])):
+            steps = {"first_step": first, "steps": len(names), "format": format}
+            [one] = operation("prefill").submissions(config, REQUEST | steps)
+            assert loaded(config, one) == names
+
+
+@pytest.mark.parametrize("generation", ["npu1", "npu2"])
+@pytest.mark.parametrize(("format", "columns"), [(0, 256), (Q8, 128), (Q4_0, 256), (Q8_0, 128)])
+def test_weights_are_read_in_objects_of_large_blocks(
+    format: int, columns: int, generation: str
+) -> None:
+    """Small blocks 512 bytes further than they are: the last one of a matrix, too."""
+    config = operation("prefill").configuration(generation)
+    request = REQUEST | {"format": format, "steps": 1, "first_step": 1, "tokens": 1}
+    [one] = operation("prefill").submissions(config, request)
+    size = 4608 if format in (Q4_0, Q8_0) else 5120
+    sizes = [(512, 320), (320, 256), (1024, 320), (320, 512)]
+    blocks = 2 * sum(-(-n // 32) * -(-k // columns) for n, k in sizes) + 2 * -(-320 // columns)
+    [weights] = [a["bytes"] for a in one.arguments if a["name"] == "weights"]
+    assert weights == blocks * size + 5120 - size
 
 
 @pytest.mark.parametrize(
@@ -113,6 +143,7 @@ def test_every_submission_begins_with_a_load(generation: str) -> None:
     [
         ("npu1", b"overlay geglu", b"overlay gelu", 'a program "gelu", for no kind of job'),
         ("npu1", b"overlay geglu", b"overlay norm2", 'a program "norm2", for no kind of job'),
+        ("npu2", b"overlay small_p", b"overlay small-p", 'a program "small-products", for no'),
         ("npu2", b"programs 1 mm2s 0", b"programs 1 mm2s 0 7", "a channel that is not B0's"),
         ("npu1", b"port B0 0 mm2s 1 1", b"port Z0 0 mm2s 1 1", 'no port "B0"'),
     ],
@@ -126,9 +157,11 @@ def test_configurations_that_streams_cannot_load(
         operation("prefill").submissions(config.replace(found, other), REQUEST)
 
 
-def test_every_kind_of_job_needs_a_program() -> None:
+@pytest.mark.parametrize("name", ["geglu", "small_products"])
+def test_every_kind_of_job_needs_a_program(name: str) -> None:
     config = operation("prefill").configuration("npu1")
-    without = re.sub(rb"\noverlay geglu .*?\nendoverlay", b"", config, flags=re.S)
+    pattern = rb"\noverlay %s .*?\nendoverlay" % name.encode()
+    without = re.sub(pattern, b"", config, flags=re.S)
     assert len(without) < len(config)
-    with pytest.raises(FormatError, match="no program for geglu"):
+    with pytest.raises(FormatError, match=f"no program for {name}"):
         operation("prefill").submissions(without, REQUEST)

@@ -1,6 +1,7 @@
 """Program memory and stack of cores: the estimates' parts, their limits, and what configurations
 state."""
 
+import functools
 import itertools
 import re
 from pathlib import Path
@@ -26,11 +27,13 @@ from npu.errors import DesignError
 
 WITHIN = {
     "decoder": decoder.design,
+    "decoder, small": lambda generation: decoder.design(generation, small=True),
     "attention": attention.design,
     "geglu": geglu.design,
     "rms_norm": rms_norm.design,
     "rope": rope.design,
     "gemv": gemv.design,
+    "gemv, small": lambda generation: gemv.design(generation, small=True),
     "gemv, one channel": lambda generation: gemv.design(generation, 16, 1),
     "gemv, few cores": lambda generation: gemv.design(
         generation, 8, 2 if generation == "npu1" else 1
@@ -112,12 +115,14 @@ def test_other_operations_fit(name, generation):
     assert max(sizes.values()) <= 16384
 
 
+@pytest.mark.parametrize("small", [False, True])
 @pytest.mark.parametrize("generation", GENERATIONS)
-def test_cores_of_the_decoder_fit(generation):
-    design = decoder.design(generation)
+def test_cores_of_the_decoder_fit(generation, small):
+    design = decoder.design(generation, small)
     assert not design.program_over
     cores = lower(design).cores
-    gemv_cores = [c for c in cores if "gemv_kept" in functions(c)]
+    kept = "gemv_small_kept" if small else "gemv_kept"
+    gemv_cores = [c for c in cores if kept in functions(c)]
     assert gemv_cores and max(c.program_bytes for c in gemv_cores) <= 16384
     for core in cores:
         assert program_memory.core_bytes(core, generation, "small") <= 16384
@@ -127,6 +132,7 @@ def test_cores_of_the_decoder_fit(generation):
 def test_programs_of_prefill_call_kernels_of_their_kind_and_fit(generation):
     kernels = {
         "products": "begin_product|multiply|expand|finish|clear|scale|piece",
+        "small_products": "begin_product|small_(multiply|expand|finish)|clear|scale|piece",
         "norm": "begin|constant|norm_.*",
         "geglu": "begin|geglu_.*",
         "rotation": "begin|constant|rotation_.*",
@@ -180,18 +186,29 @@ def test_a_stack_that_is_too_small_is_refused(monkeypatch):
     assert lower(design).cores[0].stack == 4096
 
 
+STACKS = {
+    module.__name__.rsplit(".", 1)[1]: module.design
+    for module in (attention, decoder, dequant, geglu, gemv, prefill, rms_norm, rope)
+} | {
+    "decoder, small": WITHIN["decoder, small"],
+    "gemv, small": WITHIN["gemv, small"],
+    **{
+        f"dequant, {format}": functools.partial(dequant.design, format=format)
+        for format in dequant.FORMATS[1:]
+    },
+}
+
+
 @pytest.mark.parametrize("generation", GENERATIONS)
-@pytest.mark.parametrize(
-    "module", [attention, decoder, dequant, geglu, gemv, prefill, rms_norm, rope]
-)
-def test_stacks_suffice(module, generation):
-    design = module.design(generation)
+@pytest.mark.parametrize("name", STACKS)
+def test_stacks_suffice(name, generation):
+    design = STACKS[name](generation)
     assert not design.room_over
     lowered = lower(design)
     for core in lowered.cores:
         assert 0 < stack.core_stack(core, generation) <= core.stack
         begin, size = stack.data_section(lowered, core)
-        least = 1280 if (module, generation) == (prefill, "npu2") else 2048
+        least = 1280 if (name, generation) == ("prefill", "npu2") else 2048
         assert core.stack >= least and size >= 256 and begin + size == 65536
         buffers = sorted((m.address, m.address + m.bytes) for m in lowered.memories[core.tile])
         ends = [core.stack, *(end for _, end in buffers)]

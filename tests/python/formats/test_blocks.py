@@ -7,10 +7,24 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from weight_blocks import BF16, bf16_blocks, q8_blocks
+from weight_blocks import BF16, BYTES, COLUMNS, bf16_blocks, q4_0_blocks, q8_blocks, random_matrix
 
+from npu._npu import facts
 from npu.errors import ArgumentError, DtypeError, ShapeError
-from npu.formats.blocks import BlockTensor, columns_of, grid, pack_bf16, pack_q8, quantize_q8
+from npu.formats.blocks import (
+    FORMATS,
+    SLACK_BYTES,
+    SMALL,
+    BlockTensor,
+    bytes_of,
+    columns_of,
+    grid,
+    pack_bf16,
+    pack_q4_0,
+    pack_q8,
+    pack_q8_0,
+    quantize_q8,
+)
 
 
 @given(n=st.integers(1, 70), k=st.integers(1, 300), seed=st.integers(0, 2**32 - 1))
@@ -27,6 +41,44 @@ def test_packing_gives_the_published_layout_and_reading_inverts_it(n, k, seed):
     blocks = pack_bf16(w)
     assert np.array_equal(blocks.reshape(-1, 5120), bf16_blocks(w.astype(BF16)))
     assert np.array_equal(BlockTensor(blocks, (n, k), "bf16").to_numpy(BF16), w.astype(BF16))
+
+
+@given(n=st.integers(1, 70), k=st.integers(1, 600), seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=25, deadline=None)
+def test_small_blocks_have_the_published_layout_and_reading_inverts_it(n, k, seed):
+    rng = np.random.default_rng(seed)
+    d = rng.standard_normal((n, -(-k // 32))).astype(np.float32)
+    wide = np.repeat(d, 32, axis=1)[:, :k]
+    codes = rng.integers(-128, 128, (n, k), dtype=np.int8)
+    blocks = pack_q8_0(codes, d)
+    assert np.array_equal(blocks.reshape(-1, 4608), q8_blocks(codes, d, "q8_0"))
+    assert np.array_equal(BlockTensor(blocks, (n, k), "q8_0").to_numpy(), wide * codes)
+    fours = rng.integers(0, 16, (n, k), dtype=np.uint8)
+    blocks = pack_q4_0(fours, d)
+    assert np.array_equal(blocks.reshape(-1, 4608), q4_0_blocks(fours, d))
+    # A bfloat16 times a whole number is exact in float32.
+    expected = wide.astype(BF16).astype(np.float64) * (fours.astype(np.float64) - 8)
+    assert np.array_equal(BlockTensor(blocks, (n, k), "q4_0").to_numpy(), expected)
+    for made, format in ((pack_q8_0(codes, d), "q8_0"), (blocks, "q4_0")):
+        p, q = grid((n, k), format)
+        whole = BlockTensor(made, (p * 32, q * COLUMNS[format]), format).to_numpy()
+        assert not whole[n:].any() and not whole[:, k:].any()
+
+
+@pytest.mark.parametrize("format", COLUMNS)
+def test_matrices_of_the_tests_are_what_the_package_reads(format):
+    """Also the facts of a format: bytes and columns."""
+    blocks, w = random_matrix(format, 45, 300, np.random.default_rng(1))
+    assert blocks.shape[1] == BYTES[format] == bytes_of(format) == facts.BYTES_OF_BLOCK[format]
+    assert COLUMNS[format] == columns_of(format)
+    found = BlockTensor(blocks.reshape(*grid((45, 300), format), -1), (45, 300), format)
+    assert np.array_equal(found.to_numpy(), w.astype(np.float32)) and found.nbytes == blocks.nbytes
+
+
+def test_small_formats_and_what_is_read_beyond_them():
+    assert set(FORMATS) == {*COLUMNS, "q4nx"} and bytes_of("q4nx") == facts.BLOCK_BYTES == 5120
+    assert SMALL == tuple(f for f in FORMATS if bytes_of(f) == 4608) == ("q4_0", "q8_0")
+    assert SLACK_BYTES == 512 == facts.BLOCK_BYTES - facts.SMALL_BLOCK_BYTES
 
 
 @given(seed=st.integers(0, 2**32 - 1), spread=st.floats(-30, 30), columns=st.integers(1, 64))
@@ -72,6 +124,7 @@ def test_extreme_groups():
 
 CODES, SCALES = np.ones((32, 40), np.int8), np.ones((32, 3), np.float32)
 VALUES, BLOCKS = np.ones((32, 40), np.float32), np.zeros((1, 1, 5120), np.uint8)
+FOURS, SMALL_BLOCKS = np.full((32, 40), 15, np.uint8), np.zeros((1, 1, 4608), np.uint8)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +138,14 @@ VALUES, BLOCKS = np.ones((32, 40), np.float32), np.zeros((1, 1, 5120), np.uint8)
         (lambda: pack_q8(VALUES, SCALES), DtypeError, "codes are float32"),
         (lambda: pack_q8(CODES, SCALES.astype(np.int32)), DtypeError, "scales are int32"),
         (lambda: pack_q8(CODES[0], SCALES), ShapeError, r"codes have shape \(40,\)"),
+        (lambda: pack_q8_0(CODES, SCALES), ShapeError, r"codes of \(32, 40\) need \(32, 2\)"),
+        (lambda: pack_q8_0(FOURS, SCALES[:, :2]), DtypeError, "codes are uint8; pass int8"),
+        (lambda: pack_q4_0(FOURS, SCALES), ShapeError, r"codes of \(32, 40\) need \(32, 2\)"),
+        (lambda: pack_q4_0(CODES, SCALES[:, :2]), DtypeError, "codes are int8; pass uint8"),
+        (lambda: pack_q4_0(FOURS + 1, SCALES[:, :2]), ArgumentError, "a code is 16; codes are 0 t"),
+        (lambda: BlockTensor(BLOCKS, (32, 128), "q8_0"), ShapeError, r"\(1, 1, 4608\), not"),
+        (lambda: BlockTensor(SMALL_BLOCKS, (32, 128), "q8"), ShapeError, r"\(1, 1, 5120\), not"),
+        (lambda: bytes_of("q5"), ArgumentError, "the format is 'q5'; use 'q4nx', 'q8'"),
         (lambda: pack_bf16(VALUES[0]), ShapeError, r"values have shape \(40,\)"),
         (lambda: pack_bf16(VALUES[:0]), ShapeError, "values have shape"),
         (lambda: pack_bf16(CODES), DtypeError, "values are int8"),

@@ -134,8 +134,36 @@ def test_the_build_needs_no_numpy() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     others, count = map(int, done.stdout.split())
-    # dequant has one for each of three formats.
-    assert others == 2 * (len(operations()) - 1 + 2) and count > 300
+    # dequant has one for each of five formats, gemv and decoder one for each size of blocks.
+    assert others == 2 * (len(operations()) - 1 + 4 + 2) and count > 300
+
+
+def test_formats_and_sizes_of_blocks_are_told_apart(folder: Path) -> None:
+    """Those for blocks of 4608 bytes have small=1, and no other operation does."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name, generation, file, _, _, *more in lines(folder):
+        if name in ("gemv", "decoder", "dequant", "prefill"):
+            found[(name, generation, *more)] = [file]
+            small = b"\nparam block_bytes 4608\n" in (folder / file).read_bytes()
+            assert small == (more in (["small=1"], ["format=q4_0"], ["format=q8_0"]))
+        else:
+            assert not any(one.startswith("small=") for one in more)
+    assert found == {
+        key: [file]
+        for g in GENERATIONS
+        for key, file in {
+            ("gemv", g): f"{g}-gemv.config",
+            ("gemv", g, "small=1"): f"{g}-gemv-small.config",
+            ("decoder", g): f"{g}-decoder.config",
+            ("decoder", g, "small=1"): f"{g}-decoder-small.config",
+            ("dequant", g): f"{g}-dequant.config",
+            **{
+                ("dequant", g, f"format={format}"): f"{g}-dequant-{format}.config"
+                for format in ("q8", "bf16", "q4_0", "q8_0")
+            },
+            ("prefill", g): f"{g}-prefill.config",
+        }.items()
+    }
 
 
 def test_some_are_what_the_designs_make(folder: Path) -> None:

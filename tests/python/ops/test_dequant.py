@@ -18,12 +18,14 @@ from devices_under_test import DEVICES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from q4nx_blocks import blocks_from, padded
+from weight_blocks import BYTES, COLUMNS, q4_0_blocks, q8_blocks, random_matrix
 
 import npu
 from npu import q4nx
 from npu.errors import ArgumentError, DtypeError, ShapeError
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
+SMALL = ("q4_0", "q8_0")
 
 
 def rounded(values: np.ndarray) -> np.ndarray:
@@ -64,6 +66,21 @@ def expected_bits(codes: np.ndarray, d: np.ndarray, m: np.ndarray) -> np.ndarray
         return rounded(m.astype(np.float64)[:, columns] + d.astype(np.float64)[:, columns] * codes)
 
 
+def small_matrix(
+    format: str, n: int, k: int, seed: int, spread: int = 12
+) -> tuple[np.ndarray, np.ndarray]:
+    """Blocks of random codes and scales of magnitudes within 2^+-spread, and the bits expected."""
+    random, four = np.random.default_rng(seed), format == "q4_0"
+    low, high = (0, 16) if four else (-128, 128)
+    codes = random.integers(low, high, (n, k))
+    groups = n, -(-k // 32)
+    d = random.standard_normal(groups) * 2.0 ** random.integers(-spread, spread, groups)
+    d = d.astype(BF16 if four else np.float32).astype(np.float64)
+    blocks = q4_0_blocks(codes, d) if four else q8_blocks(codes, d, format)
+    exact = np.repeat(d, 32, axis=1)[:, :k] * (codes - 8 if four else codes)
+    return blocks, rounded(exact + 0.0)  # products are added to 0: -0 becomes 0
+
+
 def bits(array: np.ndarray) -> np.ndarray:
     assert array.dtype == BF16
     return array.view(np.uint16)
@@ -77,6 +94,29 @@ def bits(array: np.ndarray) -> np.ndarray:
 def test_any_size_is_the_formula(n, k, seed, device):
     blocks, want = matrix(n, k, seed)
     assert np.array_equal(bits(npu.dequantize((blocks, (n, k)), device=device)), want)
+
+
+@given(
+    format=st.sampled_from(SMALL), n=st.integers(1, 200), k=st.integers(1, 600),
+    seed=st.integers(0, 2**32 - 1), device=st.sampled_from(DEVICES),
+)  # fmt: skip
+@settings(max_examples=40, deadline=None)
+def test_any_size_of_small_blocks_is_the_formula(format, n, k, seed, device):
+    blocks, want = small_matrix(format, n, k, seed)
+    got = bits(npu.dequantize((blocks, (n, k), format), device=device))
+    assert np.array_equal(got, want)
+
+
+@pytest.mark.parametrize("format", SMALL)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("n", "k"), [(64, 8300), (2300, 32), (200, 600)])
+def test_large_sizes_of_small_blocks(format, device, n, k):
+    """Tiles of a random row-block: more column blocks, and more pairs, than a task repeats."""
+    one, want = small_matrix(format, 32, k, 3)
+    rows = np.resize(np.arange(32), n)
+    blocks = np.concatenate([one] * -(-n // 32))
+    got = npu.dequantize((blocks, (n, k), format), device=device)
+    assert np.array_equal(bits(got), want[rows])
 
 
 # More column blocks, and more row-block pairs, than a task repeats; more tasks than BDs.
@@ -93,6 +133,49 @@ def test_silicon_arithmetic_gives_the_same_bits(device):
         blocks, want = matrix(96, 300, seed, spread)
         with npu.device(device, arithmetic="silicon"):
             assert np.array_equal(bits(npu.dequantize((blocks, (96, 300)))), want)
+
+
+@pytest.mark.parametrize("format", SMALL)
+@pytest.mark.parametrize("device", DEVICES)
+def test_silicon_arithmetic_gives_the_same_bits_of_small_blocks(format, device):
+    for seed, spread in ((0, 1), (1, 12), (2, 20)):
+        blocks, want = small_matrix(format, 96, 300, seed, spread)
+        with npu.device(device, arithmetic="silicon"):
+            got = bits(npu.dequantize((blocks, (96, 300), format)))
+        if (format, device) == ("q8_0", "emu:npu1"):
+            # Whose products of fp32 lanes lose bits of 2^-24: near ties go either way.
+            off = np.abs(got.astype(int) - want.astype(int))
+            assert off.max() <= 1 and (off == 0).mean() > 0.999
+        else:
+            assert np.array_equal(got, want)
+
+
+@pytest.mark.parametrize("format", SMALL)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("arithmetic", ["fast", "silicon"])
+def test_ties_and_extremes_of_small_blocks(format, device, arithmetic):
+    """Of the largest scales, products beyond float32 are infinite; what is not finite stays in its
+    group, and is not finite of scales that are not."""
+    four = format == "q4_0"
+    edge = [0.0, 2.0**-100, 1.0, 1 + 2.0**-7, -1.9921875, 2.0**120, 3e38, -3e38, np.inf, np.nan]
+    tiles = 8 if four else 4
+    codes = np.tile(np.arange(16) if four else np.arange(-16, 16), (len(edge), 32 * tiles // 16))
+    codes = codes[:, : 32 * tiles]
+    d = np.zeros((len(edge), tiles))
+    d[:, 1], d[:, tiles - 1] = edge, edge[::-1]
+    d = d.astype(BF16 if four else np.float32).astype(np.float64)
+    blocks = q4_0_blocks(codes, d) if four else q8_blocks(codes, d, format)
+    with npu.device(device, arithmetic=arithmetic):
+        got = npu.dequantize((blocks, codes.shape, format)).astype(float)
+    wide = np.repeat(d, 32, axis=1)
+    with np.errstate(invalid="ignore"):
+        want = rounded(wide * (codes - 8 if four else codes)).view(BF16).astype(float)
+    assert not np.isfinite(got[~np.isfinite(wide)]).any()
+    # float32 lanes are multiplied as bfloat16 parts, of which one may overflow: inf - inf.
+    parts = arithmetic == "silicon" and not four
+    known = np.isfinite(want) if parts else np.isfinite(wide)
+    assert not np.isfinite(got[~known]).any() and known.mean() > 0.8
+    assert np.array_equal(got[known], want[known])
 
 
 def halfway_planes() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -159,8 +242,11 @@ def test_every_instruction_set_gives_the_same_bits(level):
         "from test_dequant import *;"
         "b, want = matrix(96, 700, 9); got = npu.dequantize((b, (96, 700)));"
         "p = halfway_planes(); tied = npu.dequantize((blocks_of(*p), p[0].shape));"
+        "small = [(npu.dequantize((s[0], (96, 700), f)), s[1].view(BF16))"
+        " for f in SMALL for s in [small_matrix(f, 96, 700, 9)]];"
         "sys.exit(not (np.array_equal(bits(got), want)"
-        " and np.array_equal(bits(tied), expected_bits(*p))))"
+        " and np.array_equal(bits(tied), expected_bits(*p))"
+        " and all(np.array_equal(*(x.astype(float) for x in pair)) for pair in small)))"
     )
     here = os.path.dirname(__file__)
     done = subprocess.run(
@@ -182,6 +268,22 @@ def test_whole_blocks_are_written_in_place_and_others_copied_once():
         assert npu.dequantize(bound, out=out) is out
         assert np.array_equal(bits(out), want)
         assert device.counters()["host_copy_bytes"] - before == copied
+
+
+@pytest.mark.parametrize("format", COLUMNS)
+def test_whole_blocks_of_each_format_are_written_in_place(format):
+    """And each format's configuration is its own."""
+    device, columns = npu.current_device(), COLUMNS[format]
+    for n, k, copied in ((96, 2 * columns, 0), (90, columns, 90 * columns * 2)):
+        blocks, w = random_matrix(format, n, k, np.random.default_rng(n), exact=True)
+        bound = npu.bind((blocks, (n, k), format))
+        assert bound.nbytes == len(blocks) * BYTES[format]
+        before = device.counters()
+        out = npu.dequantize(bound, out=np.full((n, k), 7, BF16))
+        after = device.counters()
+        assert np.array_equal(out, w.astype(BF16))
+        assert after["host_copy_bytes"] - before["host_copy_bytes"] == copied
+        assert after["configuration_loads"] - before["configuration_loads"] <= 1
 
 
 def test_one_configuration_serves_every_size():
@@ -227,12 +329,21 @@ def test_errors():
         npu.dequantize(w, out=frozen)
     with pytest.raises(ArgumentError, match="out is list"):
         npu.dequantize(w, out=[1])
+    with pytest.raises(ShapeError, match=r"2 q4_0 blocks of 4608 bytes, 9216 bytes; .* has 10240"):
+        npu.dequantize((blocks, (64, 256), "q4_0"))
+    with pytest.raises(ShapeError, match="has 4 q8_0 blocks of 4608 bytes"):
+        npu.dequantize((blocks, (64, 256), "q8_0"))
     with pytest.raises(ShapeError, match="has 2 q4nx blocks"):
         npu.dequantize((blocks[:1], (64, 256)))
     wide = np.zeros(820 * 5120, np.uint8)  # a step of 2^20 words is the shim's largest
     with pytest.raises(ShapeError, match="x 820 blocks, more than the shim"):
         npu.dequantize((wide, (32, 820 * 256)))
     assert not npu.dequantize((wide[5120:], (32, 819 * 256))).any()
+    wide = np.full(911 * 4608, 0x88, np.uint8)
+    wide.reshape(-1, 4608)[:, :512] = 0
+    with pytest.raises(ShapeError, match="x 911 blocks, more than the shim"):
+        npu.dequantize((wide, (32, 911 * 256), "q4_0"))
+    assert not npu.dequantize((wide[4608:], (32, 910 * 256), "q4_0")).any()
     with pytest.raises(ArgumentError, match=r"\[dequantize\] w is int"):
         npu.dequantize(3)
     memory = np.zeros(2 * 5120 + 64 * 256 * 2, np.uint8)

@@ -1,30 +1,34 @@
-"""npu.gemv, gemv_top and dequantize on 8-bit and bfloat16 blocks, against float64 products of the
-matrices that the blocks were made of by the published layout (weight_blocks.py).
+"""npu.gemv, gemv_top and dequantize on blocks of the formats beside Q4NX, large and small, against
+float64 products of the matrices that they were made of by the published layout (weight_blocks.py).
 
 Whole x and dyadic weights: equality in every device and arithmetic; random values within the bound
-derived in compare.py. Also: one configuration for all formats, ragged sizes, reading in place,
-configurations with other numbers of cores, prompts through the GEMM, and every typed error.
+derived in compare.py. Also: one configuration for all formats of a size, ragged sizes, reading in
+place, configurations with other numbers of cores, prompts through the GEMM, and every typed error.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from compare import assert_block_gemv_close
+from compare import assert_block_gemv_close, assert_gemv_close
 from devices_under_test import DEVICES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from q4nx_blocks import random_integers, random_weights
-from weight_blocks import BF16, COLUMNS, random_matrix
+from weight_blocks import BF16, BYTES, COLUMNS, q4_0_scales, random_matrix
 
 import npu
 from npu import _npu
+from npu._npu import facts
 from npu.designs import gemv as design
 from npu.errors import ArgumentError, DesignError, DtypeError, ShapeError
 from npu.formats.blocks import BlockTensor
 from npu.ops.linear import DECODE_ROWS, Weight
+from npu.ops.registry import operation
 
-FORMATS = ["q8", "bf16"]
+FORMATS = list(COLUMNS)
+SMALL = [format for format in FORMATS if BYTES[format] == 4608]
+SIZES = {"large": ["q4nx", *(f for f in FORMATS if f not in SMALL)], "small": SMALL}
 
 
 @given(
@@ -74,21 +78,47 @@ def test_random_values_within_the_derived_bound(format, device, arithmetic, n, k
     x = rng.standard_normal((3, k)).astype(BF16)
     with npu.device(device, arithmetic=arithmetic):
         y = npu.gemv((blocks, (n, k), format), x, out_dtype=dtype)
-    assert_block_gemv_close(y, w, x, format, silicon=arithmetic == "silicon")
+    silicon = arithmetic == "silicon"
+    if format == "q4_0":
+        assert_gemv_close(y, w, q4_0_scales(blocks, n, k), None, x, silicon=silicon)
+    else:
+        assert_block_gemv_close(y, w, x, format, silicon=silicon)
 
 
-def test_one_configuration_runs_all_formats():
-    rng = np.random.default_rng(2)
-    device = npu.current_device("emu:npu2")
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_vector_that_is_not_finite_is_so_alone(format, device):
+    rng = np.random.default_rng(4)
+    blocks, w = random_matrix(format, 64, 512, rng, exact=True)
+    x = random_integers(3, 512, rng)
+    clean = x.astype(np.float64) @ w.T
+    x[0, 300], x[2, 5] = np.nan, np.inf
+    y = npu.gemv((blocks, (64, 512), format), x, out_dtype=np.float32, device=device)
+    assert np.isnan(y[0]).all() and not np.isfinite(y[2]).any()
+    assert np.array_equal(y[1], clean[1])
+
+
+def check_product(format: str, rng: np.random.Generator, **options: str) -> None:
     x = random_integers(1, 300, rng)
-    four_bit, w, _, _ = random_weights(64, 300, rng, exact=True)
-    assert np.array_equal(npu.gemv((four_bit, (64, 300)), x, out_dtype="float32"), x @ w.T)
-    before = device.counters()["configuration_loads"]
-    for format in FORMATS:
+    if format == "q4nx":
+        blocks, w, _, _ = random_weights(64, 300, rng, exact=True)
+    else:
         blocks, w = random_matrix(format, 64, 300, rng, exact=True)
-        y = npu.gemv((blocks, (64, 300), format), x, out_dtype=np.float32)
-        assert np.array_equal(y, x.astype(np.float64) @ w.T)
-    assert device.counters()["configuration_loads"] == before
+    y = npu.gemv((blocks, (64, 300), format), x, out_dtype=np.float32, **options)
+    assert np.array_equal(y, x.astype(np.float64) @ w.T)
+
+
+@pytest.mark.parametrize("device", ["emu:npu1", "emu:npu2"])
+def test_one_configuration_runs_all_formats_of_a_size(device):
+    """Those of the other size need another one, back and forth."""
+    rng = np.random.default_rng(2)
+    counted = npu.current_device(device)
+    check_product("q4nx", rng, device=device)
+    for size in ("small", "large", "small"):
+        before = counted.counters()["configuration_loads"]
+        for format in SIZES[size] * 2:
+            check_product(format, rng, device=device)
+            assert counted.counters()["configuration_loads"] == before + 1
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -97,7 +127,7 @@ def test_one_configuration_runs_all_formats():
     [("npu1", 16, 2), ("npu1", 4, 1), ("npu2", 16, 2), ("npu2", 32, 2), ("npu2", 32, 1)],
 )
 def test_every_number_of_cores_and_long_rows(format, generation, cores, channels):
-    config = design.configuration(generation, cores, channels)
+    config = design.configuration(generation, cores, channels, format in SMALL)
     op = _npu.ops.Gemv(npu.current_device(f"emu:{generation}").handle, config)
     rng = np.random.default_rng(cores)
     # More column blocks than repeats of a task, and a last object of x with fewer blocks.
@@ -110,6 +140,25 @@ def test_every_number_of_cores_and_long_rows(format, generation, cores, channels
         assert np.array_equal(y, x.astype(np.float64) @ w.T), (n, k)
 
 
+@pytest.mark.parametrize(("small", "format", "size"), [
+    *((True, format, 5120) for format in SIZES["large"]),
+    *((False, format, 4608) for format in SIZES["small"]),
+])  # fmt: skip
+def test_a_configuration_refuses_blocks_of_the_other_size(small, format, size):
+    message = f"blocks of {format} have {size} bytes, those of this configuration {9728 - size}"
+    config = design.configuration("npu2", small=small)
+    op = _npu.ops.Gemv(npu.current_device("emu:npu2").handle, config)
+    with pytest.raises(ArgumentError, match=rf"\[gemv\] {message}"):
+        op.bind(np.zeros(4 * size, np.uint8), 64, 2 * (256 if format[1] == "4" else 64), format)
+    request = {"n": 64, "k": 256, "format": list(facts.BLOCK_COLUMNS).index(format)}
+    with pytest.raises(ArgumentError, match=message):
+        _npu.operations.submissions("gemv", config, request)
+    other = operation("gemv")
+    (one,) = other.submissions(other.configuration("npu2", **other.choices_for(request)), request)
+    blocks = 2 * -(-256 // facts.BLOCK_COLUMNS[format])
+    assert one.arguments[0]["bytes"] == blocks * size
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_linear_weights_of_any_number_of_rows(format, tmp_path):
     """Decode and prompt, in place from a mapped file, and the largest elements."""
@@ -118,7 +167,7 @@ def test_linear_weights_of_any_number_of_rows(format, tmp_path):
     blocks, w = random_matrix(format, n, k, rng, exact=True)
     path = tmp_path / "weights.bin"
     path.write_bytes(b"\0" * 64 + blocks.tobytes())
-    mapped = np.memmap(path, np.uint8, "r", 64).reshape(n // 32, -1, 5120)
+    mapped = np.memmap(path, np.uint8, "r", 64).reshape(n // 32, -1, BYTES[format])
     weight = Weight(BlockTensor(mapped, (n, k), format), bf16="native")
     assert weight.nbytes == 0
     for rows in (1, DECODE_ROWS, DECODE_ROWS + 1, 70):
@@ -132,20 +181,51 @@ def test_linear_weights_of_any_number_of_rows(format, tmp_path):
     assert found[1].tolist() == np.argsort(-(x[0] @ w[:40].T), kind="stable")[:5].tolist()
 
 
-@pytest.mark.parametrize(("format", "unsafe"), [("q8", [0, 0x7F]), ("bf16", [0x80, 0x7F])])
-def test_top_is_left_alone_where_an_element_may_be_infinite(format, unsafe):
-    blocks = np.zeros((3, 4, 5120), np.uint8)
+# Where the numbers end that bound the weights of a block.
+BOUNDING = {"q8": 1024, "bf16": 5120, "q4_0": 512, "q8_0": 512}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_top_is_left_alone_where_an_element_may_be_infinite(format):
+    unsafe = [0x80, 0x7F] if format == "bf16" else [0, 0x7F]
+    blocks = np.zeros((3, 4, BYTES[format]), np.uint8)
     tensor = BlockTensor(blocks, (96, 4 * COLUMNS[format]), format)
     x = np.ones(tensor.shape[1], np.float32)
     assert Weight(tensor).top(x, 3, 96) is not None
     assert Weight(tensor).top(x * np.float32(1e36), 3, 96) is None
     blocks[2, 1, 2:4] = unsafe  # of the first scale (float32), or the second weight: large
     assert Weight(BlockTensor(blocks, tensor.shape, format)).top(x, 3, 96) is None
-    blocks[2, 1, 2:4] = [0x80, 0x7F]  # infinity
-    assert Weight(BlockTensor(blocks, tensor.shape, format)).top(x / 1e9, 3, 96) is None
+    for at in (4, BOUNDING[format]):
+        blocks[2, 1] = 0
+        blocks[2, 1, at - 2 : at] = [0x80, 0x7F]  # infinity
+        assert Weight(BlockTensor(blocks, tensor.shape, format)).top(x / 1e9, 3, 96) is None
+    blocks[2, 1] = 0
+    blocks[2, 1, BOUNDING[format] :] = 0x7F  # codes bound nothing
+    assert Weight(BlockTensor(blocks, tensor.shape, format)).top(x, 3, 96) is not None
+
+
+@pytest.mark.parametrize(("format", "code"), [("q4_0", 0), ("q4_0", 0xFF), ("q8_0", 0x80)])
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_top_does_not_leave_alone_is_finite(format, code, device):
+    """Extreme codes with the largest scale that is accepted, whatever the signs of x are."""
+    blocks = np.zeros((3, BYTES[format]), np.uint8)
+    blocks[:, 512:] = code
+    d = np.full((3, 512 // (2 if format == "q4_0" else 4)), 2.0**100)
+    kind = BF16 if format == "q4_0" else np.dtype(np.float32)
+    blocks[:, :512] = d.astype(kind).view(np.uint8)
+    k = COLUMNS[format]
+    weight = Weight(BlockTensor(blocks[:, None], (96, k), format), device=device)
+    edge = 2.0**127 / ((512 if format == "q4_0" else 256) * 2.0**100) / k
+    assert weight.top(np.full(k, edge, np.float32), 1, 96) is None
+    signs = np.where(np.arange(k) % 2, 1, -1)
+    for sign in (np.ones(k), -np.ones(k), signs):
+        x = (sign * edge * 0.98).astype(np.float32)
+        assert weight.top(x, 1, 96) is not None
+        assert np.isfinite(weight.multiply(x[None])).all()
 
 
 GOOD = np.zeros((2, 5120), np.uint8)
+SMALL_GOOD = np.zeros((2, 4608), np.uint8)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +236,11 @@ GOOD = np.zeros((2, 5120), np.uint8)
         ((GOOD, (64, 128), None), ArgumentError, "the format of w is None"),
         ((GOOD, (64, 256), "q8"), ShapeError, "has 4 q8 blocks of 5120 bytes"),
         ((GOOD, (64, 81), "bf16"), ShapeError, "has 4 bf16 blocks of 5120 bytes"),
+        ((GOOD, (64, 256), "q4_0"), ShapeError, "has 2 q4_0 blocks of 4608 bytes, 9216 bytes; the"),
+        ((SMALL_GOOD, (64, 129), "q8_0"), ShapeError, "has 4 q8_0 blocks of 4608 bytes, 18432 b"),
+        ((SMALL_GOOD, (64, 256), "q4nx"), ShapeError, "has 2 q4nx blocks of 5120 bytes, 10240 byt"),
+        ((SMALL_GOOD, (64, 256)), ShapeError, "has 2 q4nx blocks of 5120 .*; the array has 9216"),
+        ((GOOD, (64, 256), "Q4_0"), ArgumentError, "the format of w is 'Q4_0'; use .*, 'q8_0'"),
         ((GOOD, (64, 128), "q8", 1), ArgumentError, "w is tuple"),
     ],
 )

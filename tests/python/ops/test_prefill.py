@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from npu._npu import facts
 from npu.ops.registry import operation
 from npu.perf.execution import execute
 
@@ -49,7 +50,7 @@ SIZES = {
 class Chunk:
     """Memory of a layer's chunk, and runs of its steps."""
 
-    def __init__(self, size: Size, device: str) -> None:
+    def __init__(self, size: Size, device: str, format_: str) -> None:
         self.s = s = size
         columns, self.units, a_bytes = (8, 4, 4608) if device == "npu2" else (4, 2, 4096)
         self.bfp16 = device == "npu2"
@@ -89,10 +90,12 @@ class Chunk:
             self.at[name], total = total, total + up(count, 64)
         self.request = {
             "sliding": 1, "global": 0, **dataclasses.asdict(s),
+            "format": list(facts.BLOCK_COLUMNS).index(format_),
         }  # fmt: skip
         (whole,) = self.op.submissions(self.config, self.request)
         sizes = [one["bytes"] for one in whole.arguments]
         assert sizes[0] == total, "the layout is another one"
+        self.weight_bytes = sizes[3]
         self.memory, self.pool = np.zeros(total, np.uint8), np.zeros(sizes[1], np.uint8)
         self.weights = np.zeros(0, np.uint8)
 
@@ -174,8 +177,16 @@ class Chunk:
         return np.stack(found).astype(np.float64)
 
 
-def weights(rng: np.random.Generator, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Blocks of q4nx, and their values (n, k)."""
+def weights(rng: np.random.Generator, n: int, k: int, format: str) -> tuple[np.ndarray, np.ndarray]:
+    """Blocks of q4nx, q4_0 or q8_0, and their values (n, k)."""
+    if format == "q8_0":
+        shape = -(-n // 32), -(-k // 128)
+        scales = rng.normal(0, 0.001, (*shape, 4, 32)).astype(np.float32)
+        codes = rng.integers(-128, 128, (*shape, 128, 32)).astype(np.int8)
+        blocks = [part.reshape(*shape, -1).view(np.uint8) for part in (scales, codes)]
+        values = scales.astype(np.float64).repeat(32, axis=2) * codes
+        values = values.transpose(0, 3, 1, 2).reshape(shape[0] * 32, -1)
+        return np.concatenate(blocks, -1).reshape(-1), values[:n, :k]
     shape = -(-n // 32), -(-k // 256)
     d, m = (rng.normal(0, std, (*shape, 8, 32)).astype(BF16) for std in (0.01, 0.05))
     codes = rng.integers(0, 16, (*shape, 256, 32))
@@ -186,6 +197,9 @@ def weights(rng: np.random.Generator, n: int, k: int) -> tuple[np.ndarray, np.nd
     blocks[:, :, 1024:] = (pairs[..., 0] | pairs[..., 1] << 4).reshape(*shape, -1)
     d, m = d.astype(np.float64)[:, :, :, None], m.astype(np.float64)[:, :, :, None]
     values = d * codes.reshape(*shape, 8, 32, 32) + m
+    if format == "q4_0":
+        blocks = np.delete(blocks, np.s_[512:1024], axis=2)
+        values = d * (codes.reshape(*shape, 8, 32, 32) - 8)
     values = values.reshape(*shape, 256, 32).transpose(0, 3, 1, 2).reshape(shape[0] * 32, -1)
     return blocks.reshape(-1), values[:n, :k]
 
@@ -212,17 +226,21 @@ def product_rms(a: np.ndarray, w: np.ndarray, device: str) -> float:
 
 @pytest.mark.parametrize("device", ["npu1", "npu2"])
 @pytest.mark.parametrize("name", SIZES)
-def test_every_step_of_a_layer(name: str, device: str) -> None:
-    c, s = Chunk(SIZES[name], device), SIZES[name]
+@pytest.mark.parametrize("format_", ["q4nx", "q4_0", "q8_0"])
+def test_every_step_of_a_layer(name: str, device: str, format_: str) -> None:
+    c, s = Chunk(SIZES[name], device, format_), SIZES[name]
     rng = np.random.default_rng(0)
     own = slice(c.lead, c.end)
     d, q_size, kv_size = s.head_dim, s.heads * s.head_dim, s.kv_heads * s.head_dim
     sizes = [(q_size + 2 * kv_size, s.width), (s.width, q_size), (2 * s.ffn, s.width),
              (s.width, s.ffn), (64, s.width)]  # fmt: skip
     blocks, (w_qkv, w_out, w_ffn, w_down, _) = zip(
-        *(weights(rng, *one) for one in sizes), strict=True
+        *(weights(rng, *one, format_) for one in sizes), strict=True
     )
-    c.weights = np.concatenate(blocks)
+    # Objects of a large block's size read beyond the last small one; of NaNs here.
+    beyond = np.full(0 if format_ == "q4nx" else 512, 0xFF, np.uint8)
+    c.weights = np.concatenate([*blocks, beyond])
+    assert len(c.weights) == c.weight_bytes
     x = rng.normal(size=(c.rows * 8, s.width)).astype(np.float32)
     g1, g2, g3 = (1 + 0.1 * rng.normal(size=(3, s.width))).astype(np.float32)
     qw, kw = (1 + 0.1 * rng.normal(size=(2, d))).astype(np.float32)
@@ -308,7 +326,7 @@ def test_every_step_of_a_layer(name: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", ["npu1", "npu2"])
-@pytest.mark.parametrize("format_", [0, 1, 2])
+@pytest.mark.parametrize("format_", range(len(facts.BLOCK_COLUMNS)))
 def test_a_stream_of_as_many_tokens_as_a_request_may_have(format_: int, device: str) -> None:
     """Steps of BDs fit their fields."""
     request = {

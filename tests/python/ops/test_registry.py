@@ -8,6 +8,7 @@ import pytest
 
 import npu
 from npu import _npu
+from npu._npu import facts
 from npu.cli import main
 from npu.errors import ArgumentError, DeviceError, FormatError, NpuError, ShapeError
 from npu.ops.registry import operation, operations
@@ -57,6 +58,39 @@ def test_every_operation_opens_lowers_and_prints(name, generation, tmp_path, cap
     assert f"aie.device({generation}" in capsys.readouterr().out
     assert main(["inspect", "--operation", name]) == 0
     assert operation(name).fields[0].meaning in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["gemv", "decoder"])
+@pytest.mark.parametrize("fields, small", [
+    ({}, False), ({"format": 0}, False), ({"format": 2}, False), ({"format": 3}, True),
+    ({"format": 4}, True), ({"format": -1}, False), ({"format": 99}, False),
+])  # fmt: skip
+def test_requests_choose_the_size_of_blocks(name, fields, small):
+    one = operation(name)
+    request = next(iter(one.examples.values())) | fields
+    assert one.choices_for(request) == ({"small": True} if small else {})
+    if fields.get("format") not in (-1, 99):
+        config = one.configuration("npu2", **one.choices_for(request))
+        assert one.submissions(config, request)
+        result = simulate_operation(name, "npu2", request)
+        assert result.seconds > 0
+    for other in ("prefill", "dequant", "copy"):
+        assert operation(other).choices_for({"format": 3}) == {}
+
+
+def test_a_format_of_one_matrix_chooses_the_size_of_all():
+    decoder = operation("decoder")
+    assert decoder.choices_for({"format_head": 4}) == {"small": True}
+    assert decoder.choices_for({"format": -1, "format_qkv": 3}) == {"small": True}
+    assert decoder.choices_for({"format_head": 2, "heads": 3}) == {}
+
+
+@pytest.mark.parametrize("format, size", [("q4nx", 5120), ("q4_0", 4608)])
+def test_inspect_prints_streams_of_both_sizes_of_blocks(format, size, capsys):
+    number = list(facts.BLOCK_COLUMNS).index(format)
+    request = f"n=64,k=256,format={number}"
+    assert main(["inspect", "--operation", "gemv", "--request", request]) == 0
+    assert f"0 = w ({2 * size} bytes)" in capsys.readouterr().err
 
 
 def test_inspect_prints_the_stream_that_runs(capsys):

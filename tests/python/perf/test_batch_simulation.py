@@ -25,25 +25,32 @@ SMALL = DecodeShape(
 PLAIN = ("q4nx",) * 4
 
 
-def whole_step(device: str, sequences: int, tokens: int, context: int) -> float:
+def in_format(shape: DecodeShape, format: str) -> DecodeShape:
+    layers = tuple(DecodeLayer(layer.window, (format,) * 4) for layer in shape.layers)
+    return dataclasses.replace(shape, layers=layers, head_format=format)
+
+
+def whole_step(device: str, shape: DecodeShape, sequences: int, tokens: int, context: int) -> float:
     """Seconds of a step through all layers and the head, in one stream."""
-    is_global = sum(layer.window == 0 for layer in SMALL.layers)
-    counts = (len(SMALL.layers) - is_global, is_global)
-    request = request_of_steps(SMALL, tokens, context - tokens, counts, PLAIN, (0, 0), sequences)
+    is_global = sum(layer.window == 0 for layer in shape.layers)
+    counts, formats = (len(shape.layers) - is_global, is_global), shape.layers[0].formats
+    request = request_of_steps(shape, tokens, context - tokens, counts, formats, (0, 0), sequences)
     return stream_cycles(device, request, {}) / _npu.arch.device_geometry(device)["clock_hz"]
 
 
 @pytest.mark.parametrize("device", ["npu1", "npu2"])
+@pytest.mark.parametrize("format", ["q4nx", "q4_0", "q8_0"])
 @pytest.mark.parametrize(
     ("sequences", "tokens", "context"),
     [(8, 1, 40), (3, 8, 256), (1, 1, 1), (5, 2, 700), (1, 1, 3000), (2, 3, 3000)],
 )
 def test_a_step_is_what_its_parts_add_up_to(
-    device: str, sequences: int, tokens: int, context: int
+    device: str, sequences: int, tokens: int, context: int, format: str
 ) -> None:
-    found = npu.simulate_batch(device, SMALL, context, sequences, tokens=tokens)
+    shape = in_format(SMALL, format)
+    found = npu.simulate_batch(device, shape, context, sequences, tokens=tokens)
     dispatch = constant("dispatch") * 1e-6
-    whole = whole_step(device, sequences, tokens, context)
+    whole = whole_step(device, shape, sequences, tokens, context)
     # Small steps, of which the waits between them are a larger part than of a real model's.
     assert found.seconds - dispatch == pytest.approx(whole, rel=0.05)
     assert sum(found.split.values()) == pytest.approx(found.seconds, rel=1e-9)
@@ -53,13 +60,16 @@ def test_a_step_is_what_its_parts_add_up_to(
     assert found.tokens_per_second == pytest.approx(sequences * tokens / found.seconds)
 
 
-def test_weights_are_read_once_for_all_sequences() -> None:
-    one, eight = (npu.simulate_batch("npu2", SMALL, 64, count) for count in (1, 8))
+@pytest.mark.parametrize("format", ["q4nx", "q4_0"])
+def test_weights_are_read_once_for_all_sequences(format: str) -> None:
+    shape = in_format(SMALL, format)
+    one, eight = (npu.simulate_batch("npu2", shape, 64, count) for count in (1, 8))
     rows_of_blocks = {  # n / 32, blocks along k
         "qkv": ((4 + 2 * 2) * 64 // 32, 2), "output": (10, 1), "gate_up": (32, 2), "down": (10, 2)
     }  # fmt: skip
     layer = sum(rows * blocks for rows, blocks in rows_of_blocks.values())
     blocks = len(SMALL.layers) * layer + SMALL.vocabulary // 32 * 2
+    # Of small blocks with the beginning of the next one.
     assert one.bytes["weights"] == eight.bytes["weights"] == blocks * BLOCK_BYTES
     # A chunk of 64 positions, K and V in two objects of A each, for each key head of a sequence;
     # and headers for the rows of the array, which have one of these each, behind one that counts
@@ -102,6 +112,7 @@ def test_a_batch_of_a_real_model_is_faster_than_its_sequences_one_by_one() -> No
         (("npu2", SMALL, 64, 9), ArgumentError, "sequences"),
         (("npu2", SMALL, 64, 0), ArgumentError, "sequences"),
         (("npu2", dataclasses.replace(SMALL, width=6400), 64), ShapeError, "width"),
+        (("npu2", dataclasses.replace(SMALL, head_format="q4_0"), 64), ShapeError, "of different"),
     ],
 )
 def test_nonsense_is_refused(arguments: Any, error: type[Exception], telling: str) -> None:

@@ -39,6 +39,36 @@ def test_bytes_and_times_by_hand():
     assert set(result.shares) == {"compute", "stream", "DRAM", "command"}
 
 
+@pytest.mark.parametrize("device", ["npu1", "npu2"])
+@pytest.mark.parametrize(
+    ("format", "columns", "size"),
+    [("q4nx", 256, 5120), ("q8", 128, 5120), ("bf16", 80, 5120), ("q4_0", 256, 4608),
+     ("q8_0", 128, 4608)],
+)  # fmt: skip
+@pytest.mark.parametrize("options", [{}, {"top": 8}, {"batch": 8}])
+def test_bytes_of_every_format(device, format, columns, size, options):
+    result = npu.simulate_gemv(device, 4096, 1152, format=format, **options)
+    assert result.weight_bytes == 128 * -(-1152 // columns) * size
+    assert result.weight_bytes < result.read_bytes < 1.12 * result.weight_bytes
+    assert result.seconds > result.weight_bytes / result.ceiling
+
+
+@pytest.mark.parametrize("device", ["npu1", "npu2"])
+@pytest.mark.parametrize(("large", "small"), [("q4nx", "q4_0"), ("q8", "q8_0")])
+@pytest.mark.parametrize("cores", [None, 8])
+def test_small_blocks_take_less_time(device, large, small, cores):
+    """0.9 of the bytes at the memory's rate; the cores keep up."""
+    options = {"cores": cores, "channels": 1 if cores and device == "npu2" else 2}
+    before, after = (
+        npu.simulate_gemv(device, 13824, 1152, format=format, **options)
+        for format in (large, small)
+    )
+    assert after.weight_bytes == 0.9 * before.weight_bytes
+    limit = 0.92 if cores is None else 1
+    assert after.seconds < limit * before.seconds
+    assert cores or after.share > 0.97
+
+
 def test_eight_vectors_cost_less_than_two_passes_and_memory_still_counts():
     one, eight = (npu.simulate_gemv("npu2", 4096, 2560, batch, cores=32) for batch in (1, 8))
     assert one.seconds < eight.seconds < 2 * one.seconds

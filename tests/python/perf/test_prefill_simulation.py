@@ -24,7 +24,10 @@ from npu.perf.operation_simulation import simulate_operation
 from npu.perf.prefill_simulation import Chunk, request_of_steps, simulate_step, stream_cycles
 from npu.perf.prefill_split import MOVED, RESOURCES, TERMS
 
-BLOCK_BYTES, BLOCK_ROWS, COLUMNS = 5120, 32, {"q4nx": 256, "q8": 128}
+BLOCK_ROWS = 32
+COLUMNS = {"q4nx": 256, "q8": 128, "q4_0": 256, "q8_0": 128}
+BYTES = {"q4nx": 5120, "q8": 5120, "q4_0": 4608, "q8_0": 4608}
+READ = 5120  # for each block, of small ones the beginning of the next one
 ROWS = {"npu1": 256, "npu2": 512}  # of a product's job: weights are read once for so many tokens
 # A model small enough for many runs.
 SMALL = DecodeShape(
@@ -45,15 +48,24 @@ def whole_chunk(device: str, shape: DecodeShape, tokens: int, position: int) -> 
     """Seconds of a chunk through all layers, in one stream."""
     is_global = sum(layer.window == 0 for layer in shape.layers)
     counts = (len(shape.layers) - is_global, is_global)
-    request = request_of_steps(shape, tokens, position, counts, PLAIN)
+    request = request_of_steps(shape, tokens, position, counts, shape.layers[0].formats)
     return stream_cycles(device, request, {}) / _npu.arch.device_geometry(device)["clock_hz"]
 
 
+def in_format(shape: DecodeShape, format: str) -> DecodeShape:
+    layers = tuple(DecodeLayer(layer.window, (format,) * 4) for layer in shape.layers)
+    return dataclasses.replace(shape, layers=layers, head_format=format)
+
+
 @pytest.mark.parametrize("device", ["npu1", "npu2"])
+@pytest.mark.parametrize("format", ["q4nx", "q4_0", "q8_0"])
 @pytest.mark.parametrize(("tokens", "position"), [(17, 0), (64, 0), (300, 0), (100, 700)])
-def test_a_chunk_is_what_its_steps_add_up_to(device: str, tokens: int, position: int) -> None:
-    found = npu.simulate_prefill(device, SMALL, tokens, position=position)
-    whole = whole_chunk(device, SMALL, tokens, position)
+def test_a_chunk_is_what_its_steps_add_up_to(
+    device: str, tokens: int, position: int, format: str
+) -> None:
+    shape = in_format(SMALL, format)
+    found = npu.simulate_prefill(device, shape, tokens, position=position)
+    whole = whole_chunk(device, shape, tokens, position)
     # Small steps, of which the waits between them are a larger part than of a real model's.
     assert of_chunks(found) == pytest.approx(whole, rel=0.04)
     assert sum(found.split.values()) == pytest.approx(found.seconds, rel=1e-9)
@@ -77,16 +89,18 @@ def test_chunks_head_dispatches_and_loads() -> None:
     assert slow.seconds - found.seconds == pytest.approx(2 * 10e-3 + 4 * 1e-3, rel=1e-6)
 
 
-def test_a_last_token_alone_is_a_decode_step() -> None:
-    few = npu.simulate_prefill("npu2", SMALL, 64)
-    more = npu.simulate_prefill("npu2", SMALL, 65, chunk=64)
-    token = npu.simulate_decode("npu2", SMALL, 65)
+@pytest.mark.parametrize("format", ["q4nx", "q8_0"])
+def test_a_last_token_alone_is_a_decode_step(format: str) -> None:
+    shape = in_format(SMALL, format)
+    few = npu.simulate_prefill("npu2", shape, 64)
+    more = npu.simulate_prefill("npu2", shape, 65, chunk=64)
+    token = npu.simulate_decode("npu2", shape, 65)
     assert more.seconds == pytest.approx(
         few.seconds - few.split["head"] - constant("dispatch") * 1e-6 + token.seconds
     )
-    one = npu.simulate_prefill("npu2", SMALL, 1)
+    one = npu.simulate_prefill("npu2", shape, 1)
     load = constant("load_npu2") * 1e-3
-    assert one.seconds == pytest.approx(npu.simulate_decode("npu2", SMALL, 1).seconds + load)
+    assert one.seconds == pytest.approx(npu.simulate_decode("npu2", shape, 1).seconds + load)
     assert one.configuration_loads == 1
 
 
@@ -123,8 +137,7 @@ def test_kernels_that_are_left_out_take_their_time_and_do_nothing() -> None:
 @pytest.mark.parametrize("device", ["npu1", "npu2"])
 @pytest.mark.parametrize("format", COLUMNS)
 def test_weights_are_read_once_for_so_many_tokens(format: str, device: str) -> None:
-    layers = tuple(DecodeLayer(layer.window, (format,) * 4) for layer in SMALL.layers)
-    shape = dataclasses.replace(SMALL, layers=layers)
+    shape = in_format(SMALL, format)
     qkv = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
     sizes = [
         (qkv, shape.width), (shape.width, shape.heads * shape.head_dim),
@@ -134,7 +147,9 @@ def test_weights_are_read_once_for_so_many_tokens(format: str, device: str) -> N
     for tokens in (64, 300, 600):
         found = npu.simulate_prefill(device, shape, tokens)
         times = -(-tokens // ROWS[device]) * len(shape.layers)
-        assert found.bytes["weights"] == blocks * BLOCK_BYTES * times
+        assert found.bytes["weights"] == blocks * READ * times
+        head = -(-shape.vocabulary // BLOCK_ROWS) * -(-shape.width // COLUMNS[format])
+        assert found.bytes["head"] == head * BYTES[format]
         assert found.split["weights"] == pytest.approx(
             found.bytes["weights"] / found.ceiling, rel=1e-2
         )
@@ -214,6 +229,9 @@ def test_attention_far_away() -> None:
         (("npu2", "gemma3-1b", 0), {}, ShapeError, "tokens is 0"),
         (("npu2", "gemma3-1b", 1 << 40), {}, ShapeError, "tokens"),
         (("npu2", "gemma3-1b", 1.5), {}, ArgumentError, "whole number"),
+        (("npu2", dataclasses.replace(SMALL, head_format="q8_0"), 16), {}, ShapeError,
+         "formats q4nx, q8_0 have blocks of different sizes"),
+        (("npu2", "gemma3-1b", 16), {"format": "q4_1"}, ArgumentError, "q4_1"),
         (("npu2", SMALL, 16), {"position": -1}, ShapeError, "position"),
         (("npu2", SMALL, 16), {"chunk": 0}, ShapeError, "chunk"),
         (("npu2", SMALL, 16), {"chunk": 2049}, ShapeError, "chunk"),
@@ -239,9 +257,11 @@ def test_published_prompts() -> None:
             assert list(curve) == sorted(curve) and list(curve.values()) == sorted(curve.values())
 
 
-def test_the_trace_of_a_chunk(tmp_path: Path) -> None:
-    trace = npu.trace_prefill("npu2", SMALL, 40, position=16, layers=3)
-    request = request_of_steps(SMALL, 40, 16, (2, 1), PLAIN)
+@pytest.mark.parametrize("format", ["q4nx", "q4_0"])
+def test_the_trace_of_a_chunk(tmp_path: Path, format: str) -> None:
+    shape, size = in_format(SMALL, format), "" if format == "q4nx" else "small_"
+    trace = npu.trace_prefill("npu2", shape, 40, position=16, layers=3)
+    request = request_of_steps(shape, 40, 16, (2, 1), (format,) * 4)
     whole = simulate_operation("prefill", "npu2", request)
     assert trace.simulation.seconds == pytest.approx(whole.seconds + whole.dispatch_seconds)
     assert trace.left_out == 0 and "2 layers with a window, 1 without" in trace.design
@@ -249,7 +269,7 @@ def test_the_trace_of_a_chunk(tmp_path: Path) -> None:
     trace.save(file)
     document = json.loads(gzip.decompress(file.read_bytes()))
     names = {event["name"] for event in document["traceEvents"]}
-    kernels = {"multiply": "products", "scores": "attention", "norm_piece": "norm"}
+    kernels = {f"{size}multiply": f"{size}products", "scores": "attention", "norm_piece": "norm"}
     assert {f"prefill_{kernel} ({overlay})" for kernel, overlay in kernels.items()} <= names
     pytest.importorskip("matplotlib")
     trace.plot(tmp_path / "t.svg")

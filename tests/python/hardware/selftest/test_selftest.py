@@ -47,6 +47,8 @@ def test_npu_build_builds_what_the_checks_run(fresh_devices, generation):
     assert len(ran) >= 5
     for name, key in used:
         assert (name, key or f"{generation}-{name}") in usual
+    for name in ("gemv", "decoder"):  # what a model in Q4_0 runs
+        assert (name, f"{generation}-{name}-small") in usual
     # Of pairs that take arguments, nothing else is built.
     narrow = {key for _, key in usual if f"{generation}-gemm_i8_i16" in key or "gemm_i8_i8" in key}
     assert len(narrow) == 2 and narrow < ran

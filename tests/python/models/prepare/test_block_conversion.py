@@ -28,6 +28,9 @@ HALVES = {  # where a block has float16 numbers
 FLOATS = {Type.F32: np.float32, Type.F16: np.float16, Type.BF16: ml_dtypes.bfloat16}
 TYPES = [*HALVES, *FLOATS]
 CODES4, CODES8 = (Type.Q4_0, Type.Q4_1, Type.Q4_K), (Type.Q8_0, Type.Q5_0, Type.Q6_K)
+SMALL = {Type.Q4_0: "q4_0", Type.Q5_0: "q8_0", Type.Q8_0: "q8_0"}  # what small blocks are made of
+COLUMNS = {"q4nx": 256, "q8": 128, "bf16": 80, "q4_0": 256, "q8_0": 128}
+BYTES = {"q4nx": 5120, "q8": 5120, "bf16": 5120, "q4_0": 4608, "q8_0": 4608}
 
 
 def stored_rows(kind: Type, rows: int, k: int, seed: int = 0) -> np.ndarray:
@@ -50,21 +53,27 @@ def values_of(raw: np.ndarray, kind: Type) -> np.ndarray:
 
 
 def converted(raw: np.ndarray, kind: Type, k: int, format: str) -> np.ndarray:
-    out = np.full((*blocks.grid((len(raw), k), format), 5120), 0xA5, np.uint8)
+    out = np.full((*blocks.grid((len(raw), k), format), BYTES[format]), 0xA5, np.uint8)
     assert core.convert_rows(raw, int(kind), k, format, out.reshape(-1)) == -1
     return out
 
 
 def element(block_rows: np.ndarray, format: str, row: int, column: int) -> float:
     """One weight, read from its block by the written layout."""
-    per_block = {"q4nx": 256, "q8": 128, "bf16": 80}[format]
-    block = block_rows[row // 32, column // per_block]
-    r, c = row % 32, column % per_block
+    block = block_rows[row // 32, column // COLUMNS[format]]
+    r, c = row % 32, column % COLUMNS[format]
     if format == "bf16":
         return float(block[2 * (c * 32 + r) :][:2].view(ml_dtypes.bfloat16)[0])
     if format == "q8":
         scale = block[4 * (c // 16 * 32 + r) :][:4].view(np.float32)[0]
         return float(scale * np.float32(block[1024 + c * 32 + r].view(np.int8)))
+    if format == "q8_0":
+        scale = block[4 * (c // 32 * 32 + r) :][:4].view(np.float32)[0]
+        return float(scale * np.float32(block[512 + c * 32 + r].view(np.int8)))
+    if format == "q4_0":
+        scale = block[2 * (c // 32 * 32 + r) :][:2].view(ml_dtypes.bfloat16)[0]
+        pair = int(block[512 + r // 16 * 2048 + c * 8 + r % 16 // 2])
+        return float(scale) * ((pair >> 4 if r % 2 else pair & 15) - 8)
     d, m = (block[at + 2 * (c // 32 * 32 + r) :][:2].view(ml_dtypes.bfloat16)[0] for at in (0, 512))
     pair = int(block[1024 + r // 16 * 2048 + c * 8 + r % 16 // 2])
     return float(m) + float(d) * (pair >> 4 if r % 2 else pair & 15)
@@ -116,6 +125,69 @@ def test_4_bit_codes_are_kept(kind: Type) -> None:
     assert np.isfinite(minima.astype(np.float32)).all()
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    kind=st.sampled_from(list(SMALL)),
+    rows=st.integers(1, 70),
+    groups=st.integers(1, 20),
+    seed=st.integers(0, 2**31),
+)
+def test_small_blocks_are_exact_but_for_the_rounding_of_d(
+    kind: Type, rows: int, groups: int, seed: int
+) -> None:
+    """Against the `gguf` package in float64, of Q4_0 with d rounded to bfloat16 beforehand; every
+    element where the layout says, everything else zero."""
+    k, format = 32 * groups, SMALL[kind]
+    raw = stored_rows(kind, rows, k, seed)
+    made = converted(raw, kind, k, format)
+    values = values_of(raw, kind).astype(np.float64)
+    if kind is Type.Q4_0:
+        d = np.ascontiguousarray(raw.reshape(rows, groups, 18)[:, :, :2]).view(np.float16)
+        rounded = d.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64)
+        expected = values.reshape(rows, groups, 32) / d.astype(np.float64) * rounded
+        expected = np.where(d == 0, 0, expected).reshape(rows, k)
+        # Eight bits of d: half a step of each.
+        assert (np.abs(expected - values) <= 2.0**-8 * np.abs(values)).all()
+    else:
+        expected = values
+    random = np.random.default_rng(seed)
+    for _ in range(8):
+        row, column = int(random.integers(rows)), int(random.integers(k))
+        assert element(made, format, row, column) == expected[row, column]
+    shape = (made.shape[0] * 32, made.shape[1] * COLUMNS[format])
+    whole = BlockTensor(made, shape, format).to_numpy()
+    np.testing.assert_array_equal(whole[:rows, :k], expected)
+    assert not whole[rows:].any() and not whole[:, k:].any()
+
+
+def test_small_blocks_hold_the_values_of_large_ones() -> None:
+    """Q4_0: m = -8 d is exact in bfloat16, so q4nx has the same values; and those bytes that
+    npu.blocks packs of codes and scales."""
+    raw = stored_rows(Type.Q4_0, 70, 800)
+    small = converted(raw, Type.Q4_0, 800, "q4_0")
+    large = BlockTensor(converted(raw, Type.Q4_0, 800, "q4nx"), (70, 800), "q4nx")
+    assert np.array_equal(BlockTensor(small, (70, 800), "q4_0").to_numpy(), large.to_numpy())
+    codes, d, _ = layout.unpack(large.blocks)
+    assert np.array_equal(blocks.pack_q4_0(codes[:70, :800], d[:70, :25]), small)
+    for kind in (Type.Q5_0, Type.Q8_0):
+        raw = stored_rows(kind, 70, 800)
+        parts = [converted(raw, kind, 800, format) for format in ("q8_0", "q8")]
+        tensors = [BlockTensor(b, (70, 800), f) for b, f in zip(parts, ("q8_0", "q8"), strict=True)]
+        assert np.array_equal(tensors[0].to_numpy(), tensors[1].to_numpy())
+        assert parts[0].nbytes * 10 == parts[1].nbytes * 9
+
+
+def test_only_q4_0_becomes_small_4_bit_blocks() -> None:
+    for kind in TYPES:
+        assert core.converts(int(kind), "q8_0")
+        assert core.converts(int(kind), "q4_0") == (kind is Type.Q4_0)
+        if kind is not Type.Q4_0:
+            raw, out = stored_rows(kind, 1, 256), np.zeros(2 * 4608, np.uint8)
+            message = rf"type {int(kind)} does not become q4_0 blocks"
+            with pytest.raises(NpuError, match=message):
+                core.convert_rows(raw, int(kind), 256, "q4_0", out)
+
+
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name)
 def test_bfloat16_blocks_are_rounded_to_nearest_even(kind: Type) -> None:
     raw = stored_rows(kind, 33, 512)
@@ -124,14 +196,20 @@ def test_bfloat16_blocks_are_rounded_to_nearest_even(kind: Type) -> None:
     assert np.array_equal(made.to_numpy(ml_dtypes.bfloat16), expected)
 
 
-@pytest.mark.parametrize("kind", [Type.Q5_1, Type.Q5_K, Type.F16, Type.F32], ids=lambda k: k.name)
-def test_fitted_8_bit_blocks_are_near_the_best(kind: Type) -> None:
-    """Squared error per group of 16 in float64: never above that of the scale largest / 127, and in
-    sum near that of the best of 400 scales (numbers on a lattice fit some of these far better)."""
-    raw = stored_rows(kind, 32, 256)
-    values = values_of(raw, kind).astype(np.float64).reshape(-1, 16)
-    made = BlockTensor(converted(raw, kind, 256, "q8"), (32, 256), "q8").to_numpy()
-    error = np.square(made.reshape(-1, 16) - values).sum(axis=1)
+FITTED = [
+    *((kind, "q8") for kind in (Type.Q5_1, Type.Q5_K, Type.F16, Type.F32)),
+    *((kind, "q8_0") for kind in (Type.Q5_1, Type.Q6_K, Type.F16, Type.F32)),
+]
+
+
+@pytest.mark.parametrize("kind, format", FITTED, ids=lambda of: getattr(of, "name", of))
+def test_fitted_8_bit_blocks_are_near_the_best(kind: Type, format: str) -> None:
+    """Squared error per group in float64: never above that of the scale largest / 127, and in sum
+    near that of the best of 400 scales (numbers on a lattice fit some of these far better)."""
+    raw, group = stored_rows(kind, 32, 256), {"q8": 16, "q8_0": 32}[format]
+    values = values_of(raw, kind).astype(np.float64).reshape(-1, group)
+    made = BlockTensor(converted(raw, kind, 256, format), (32, 256), format).to_numpy()
+    error = np.square(made.reshape(-1, group) - values).sum(axis=1)
 
     def error_with(steps: float) -> np.ndarray:
         d = np.abs(values).max(axis=1, keepdims=True) / steps
@@ -139,7 +217,8 @@ def test_fitted_8_bit_blocks_are_near_the_best(kind: Type) -> None:
 
     best = np.min([error_with(steps) for steps in np.linspace(100, 127, 400)], axis=0)
     assert (error <= error_with(127) * (1 + 1e-4) + 1e-12).all()
-    assert error.sum() < (2.5 if kind in (Type.Q5_1, Type.Q5_K) else 1.6) * best.sum()
+    lattice = kind in (Type.Q5_1, Type.Q5_K, Type.Q6_K)
+    assert error.sum() < (2.5 if lattice else 1.6) * best.sum()
     assert np.sqrt(error.sum() / np.square(values).sum()) < 0.005
 
 
@@ -187,7 +266,9 @@ def test_any_size_of_4_bit_rows(rows: int, groups: int, seed: int) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "format"),
-    [(kind, format) for kind in TYPES for format in ("q8", "bf16")] + [(k, "q4nx") for k in CODES4],
+    [(kind, format) for kind in TYPES for format in ("q8", "bf16")]
+    + [(kind, "q4nx") for kind in CODES4]
+    + list(SMALL.items()),
 )
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_numbers_that_are_not_finite_are_found(kind: Type, format: str, bad: float) -> None:
@@ -200,7 +281,7 @@ def test_numbers_that_are_not_finite_are_found(kind: Type, format: str, bad: flo
         broken[37, -1, at : at + len(number)] = number
         if kind in (Type.Q4_K, Type.Q5_K, Type.Q2_K):
             broken[37, -1, 4:16] = 0xFF if kind is not Type.Q2_K else broken[37, -1, 4:16]
-        out = np.empty((*blocks.grid((40, 512), format), 5120), np.uint8)
+        out = np.empty((*blocks.grid((40, 512), format), BYTES[format]), np.uint8)
         found = core.convert_rows(broken.reshape(40, -1), int(kind), 512, format, out.reshape(-1))
         assert found == 37
 
@@ -227,6 +308,7 @@ def test_wrong_sizes_are_refused() -> None:
         (raw, 2, 64, "q4nx", out),  # rows of 32 elements
         (raw, 2, 33, "q4nx", out),  # no multiple of a block
         (raw, 2, 32, "q4nx", out[:-1]),
+        (raw, 2, 32, "q4_0", out),  # 4608 bytes are needed, not 5120
         (raw, 99, 32, "q4nx", out),  # no such type
         (raw, 2, 32, "q5", out),
         (np.zeros((3, 34), np.uint8), 8, 32, "q4nx", out),  # needs a fit

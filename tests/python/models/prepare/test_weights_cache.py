@@ -180,6 +180,20 @@ def smaller_row(header: dict) -> None:
     entry["shape"] = [columns, rows, size] if rows != columns else [1, rows * columns, size]
 
 
+def shorter_end(entry: Path) -> None:
+    """A file that is one byte shorter, as its header says: of what lies beyond the last blocks."""
+
+    def change(header: dict) -> None:
+        tensors = {name: v for name, v in header.items() if name != "__metadata__"}
+        name = max(tensors, key=lambda name: tensors[name]["data_offsets"])
+        assert name.endswith(".fill")
+        header[name]["shape"][0] -= 1
+        header[name]["data_offsets"][1] -= 1
+
+    edited(entry, change)
+    os.truncate(entry, entry.stat().st_size - 1)
+
+
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "empty": lambda entry: entry.write_bytes(b""),
     "a folder": lambda entry: (entry.unlink(), entry.mkdir()),
@@ -189,6 +203,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "cut by half": lambda entry: os.truncate(entry, entry.stat().st_size // 2),
     "too long": lambda entry: os.truncate(entry, entry.stat().st_size + 4096),
     "other version": metadata(version="0"),
+    "without small blocks": metadata(version="1"),
     "no version": metadata(version=None),
     "other key": metadata(key="0" * 32),
     "no report": metadata(report=None),
@@ -196,6 +211,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "report of other rows": metadata(report='[{"kind": 1}]'),
     "report is no JSON": metadata(report="["),
     "formats exchanged": metadata(formats="{}"),
+    "too little at the end": shorter_end,
     "another shape": lambda entry: edited(entry, smaller_row),
     "written before a crash": lambda entry: entry.with_name(entry.name + ".unsynced").write_text(
         "another boot"
