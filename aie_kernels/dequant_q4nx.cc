@@ -67,7 +67,7 @@ NPU_KERNEL void dequant_q4nx(const uint8_t* block, bfloat16* out) {
   dequant::expand<true>(block, out);
 #endif
 }
-// The same of 4608 bytes.
+// The same of q4_0: w = d (code - 8).
 NPU_KERNEL void dequant_q4_0(const uint8_t* block, bfloat16* out) {
 #ifdef AIE_HOST_DEQUANT
   AIE_HOST_DEQUANT<false>(block, out);

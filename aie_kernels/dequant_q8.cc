@@ -60,7 +60,7 @@ NPU_KERNEL void dequant_q8(const uint8_t* block, bfloat16* out) {
   expand_q8::expand<npu::blocks::q8>(block, out);
 #endif
 }
-// The same of 4608 bytes.
+// The same of q8_0.
 NPU_KERNEL void dequant_q8_0(const uint8_t* block, bfloat16* out) {
 #ifdef AIE_HOST_DEQUANT_Q8
   AIE_HOST_DEQUANT_Q8<npu::blocks::q8_0>(block, out);

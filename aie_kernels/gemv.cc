@@ -319,8 +319,8 @@ double batch_cycles(const Timing&, const int64_t* integers) {
 }
 template <bool kBatches>
 Parts parts_of(int64_t batch, int64_t format) {
-  if (Format(format) == Format::kQ4nx) return gemv_q4nx::parts<true, kBatches>(batch);
-  if (Format(format) == Format::kQ8) return gemv_q8::parts<npu::blocks::q8, kBatches>(batch);
+  if (Format(format) == Format::kQ4nx) return gemv_q4nx::parts<kBatches>(batch);
+  if (Format(format) == Format::kQ8) return gemv_q8::parts<kBatches>(batch);
   return {};
 }
 Parts one_parts(const Timing&, const int64_t* integers) { return parts_of<false>(1, integers[0]); }

@@ -64,10 +64,10 @@ double cycles(int64_t batch) {
          products_cycles<kBatches>(kGroups, batch);
 }
 // Generated for one vector, for which codes are expanded anew, and scales of 16 columns.
-template <typename Layout, bool kBatches>
+template <bool kBatches>
 Parts parts(int64_t batch) {
-  if (Layout::kGroup != npu::blocks::q8::kGroup || batch >= gemv_columns::kFour) return {};
-  return {{{"gemv_q8", {1, 1, 1}, cycles<Layout, kBatches>(batch), double(batch)}}};
+  if (batch >= gemv_columns::kFour) return {};
+  return {{{"gemv_q8", {1, 1, 1}, cycles<npu::blocks::q8, kBatches>(batch), double(batch)}}};
 }
 #endif
 

@@ -312,7 +312,10 @@ std::vector<RequestField> decoder_model_fields(std::vector<RequestField> own, in
                                 {"vocabulary", "rows of the head", head_rows},
                                 {"window", "positions that a query of a sliding layer sees", 512},
                                 {"dim", "elements of a head that the model has; 0: head_dim", 0},
-                                {"format", "of the weights; 0: q4nx, 1: q8, 2: bf16", 0},
+                                {"format",
+                                 "of the weights; 0: q4nx, 1: q8, 2: bf16; or, of all matrices, "
+                                 "3: q4_0, 4: q8_0",
+                                 0},
                                 {"format_qkv", "of q, k and v; -1: format", -1},
                                 {"format_output", "of the output of attention; -1: format", -1},
                                 {"format_gate_up", "of gate and up; -1: format", -1},

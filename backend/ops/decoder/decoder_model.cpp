@@ -3,6 +3,7 @@
 
 #include "aie_kernels/vector_job.h"
 #include "error.h"
+#include "ops/block_weights.h"
 #include "rounding.h"
 
 namespace npu::ops {
@@ -27,9 +28,10 @@ void check_matrix(const char* what, const DecoderModel& model, const DecoderMatr
         segment.offset + segment.bytes() + segment.slack() > model.region_bytes[region]) {
       fail(ErrorKind::kShape,
            "[decoder] %s: a part of %lld x %lld at byte %lld of region %d does "
-           "not fit; expected %lld columns inside the region",
+           "not fit; expected %lld columns inside the region, and %lld bytes behind them",
            what, static_cast<long long>(segment.n), static_cast<long long>(segment.k),
-           static_cast<long long>(segment.offset), segment.region, static_cast<long long>(columns));
+           static_cast<long long>(segment.offset), segment.region, static_cast<long long>(columns),
+           static_cast<long long>(segment.slack()));
     }
     // Parts begin where row-blocks do, so that no padding lies between their results.
     if (&segment != &matrix.back() && segment.n % blocks::kRows != 0) {
@@ -70,7 +72,7 @@ DecoderArray DecoderArray::of(const Configuration& configuration) {
   array.columns = static_cast<int>(configuration.param("columns", 2, columns));
   array.pairs = static_cast<int>(configuration.param("pairs", 1, array.columns - 1));
   array.run_blocks = configuration.param("run_blocks", 1, 8);
-  array.block_bytes = configuration.param("block_bytes", blocks::kSmallBytes, blocks::kBytes);
+  array.block_bytes = block_bytes_of(configuration);
   return array;
 }
 

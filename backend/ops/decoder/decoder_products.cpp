@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "error.h"
+#include "ops/block_weights.h"
 #include "rounding.h"
 
 namespace npu::ops {
@@ -157,7 +158,7 @@ std::vector<DecoderPass> decoder_passes(const DecoderArray& array, const Decoder
   std::vector<DecoderPass> out;
   int64_t rows = 0;
   for (const DecoderSegment& segment : matrix) {
-    blocks::check_block_bytes("decoder", segment.format, array.block_bytes);
+    check_block_bytes("decoder", segment.format, array.block_bytes);
     const int64_t q = segment.column_blocks(), total = segment.row_blocks();
     // Rounds are not equally many: leave room for a column to have a quarter more.
     const int64_t most_rounds = max_rounds(array, q);

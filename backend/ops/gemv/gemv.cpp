@@ -89,7 +89,7 @@ std::shared_ptr<const BlockWeights> Gemv::bind(std::span<const std::byte> data, 
   w->k = k;
   w->row_blocks = blocks::row_blocks(n);
   w->column_blocks = blocks::column_blocks(k, format);
-  blocks::check_block_bytes("gemv", format, array_.block_bytes);
+  check_block_bytes("gemv", format, array_.block_bytes);
   const auto bytes = static_cast<size_t>(w->row_blocks * w->column_blocks * array_.block_bytes);
   if (data.size() != bytes) {
     fail(ErrorKind::kShape,

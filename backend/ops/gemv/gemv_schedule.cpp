@@ -11,7 +11,7 @@
 #include "arch/machines.h"
 #include "arch/timing.h"
 #include "error.h"
-#include "formats/weight_blocks.h"
+#include "ops/block_weights.h"
 #include "perf/gemv_reads.h"
 #include "rounding.h"
 
@@ -31,7 +31,7 @@ int64_t divisor_up_to(int64_t n, int64_t max) {
 }
 
 void check(const GemvArray& array, const GemvProblem& p) {
-  blocks::check_block_bytes("gemv", p.format, array.block_bytes);
+  check_block_bytes("gemv", p.format, array.block_bytes);
   if (p.row_blocks < array.min_row_blocks() || p.column_blocks < 1) {
     fail(ErrorKind::kShape,
          "[gemv] W has %lld x %lld blocks; this configuration needs at least %lld x 1",
@@ -230,7 +230,7 @@ GemvArray GemvArray::of(const Configuration& configuration) {
   array.columns = static_cast<int>(param("columns", 1, columns));
   array.rows = static_cast<int>(param("rows", 1, arch::kCoreRows));
   array.channels = static_cast<int>(param("channels", 1, 2));
-  array.block_bytes = param("block_bytes", blocks::kSmallBytes, blocks::kBytes);
+  array.block_bytes = block_bytes_of(configuration);
   array.x_bytes = param("x_bytes", kGemvBatch * q4nx::kColumns * 2, 1 << 16);
   array.y_bytes = param("y_bytes", kGemvBatch * blocks::kRows * 2, 1 << 16);
   array.preconfigured_blocks = param("preconfigured_blocks", 0, 1 << 10);

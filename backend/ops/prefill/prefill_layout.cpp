@@ -31,13 +31,19 @@ void refuse(const char* what, int64_t value, const char* limit) {
        static_cast<long long>(value), limit);
 }
 
+// A step has one program.
+void check_size_of_blocks(const DecoderMatrix& matrix) {
+  for (const DecoderSegment& segment : matrix) {
+    if (segment.block_bytes() != matrix.front().block_bytes())
+      refuse("the size of a block", segment.block_bytes(), "one size per matrix");
+  }
+}
+
 void check_matrix(const DecoderMatrix& matrix) {
+  check_size_of_blocks(matrix);
   for (const DecoderSegment& segment : matrix) {
     if (segment.n % kSlice != 0)
       refuse("the number of rows of a matrix", segment.n, "multiples of 32");
-    // A step has one program.
-    if (segment.block_bytes() != matrix.front().block_bytes())
-      refuse("the size of a block", segment.block_bytes(), "one size per matrix");
   }
 }
 
@@ -105,6 +111,7 @@ void check_prefill(const PrefillArray& array, const DecoderModel& model) {
       check_matrix(*one);
     }
   }
+  check_size_of_blocks(model.head);
 }
 
 int64_t core_rows(const PrefillArray& array, int64_t left) {

@@ -105,8 +105,6 @@ class PrefillPlan {
   Kind kind(size_t step) const;
   // The control packets that load the program of a step, in what headers() gives.
   const PrefillArray::Program& program(size_t step) const;
-  // What a step multiplies by; null if it is no product.
-  const DecoderMatrix* matrix(size_t step) const;
   PrefillStep make(size_t step);
   // What kPrefillHeaders has: the array's control packets, then the headers of the jobs of the
   // steps that were made since begin(), an object of A each.
@@ -130,6 +128,8 @@ class PrefillPlan {
     int64_t kv_head, sequence;
   };
 
+  // What a step multiplies by; null if it is no product.
+  const DecoderMatrix* matrix(size_t step) const;
   size_t last_norm() const { return model_.layers.size() * kLayerSteps; }
   KvLayout kv() const { return {model_.shape.kv_heads, model_.shape.head_dim}; }
   // Columns of the array whose cores have row-blocks in norms and rotation.

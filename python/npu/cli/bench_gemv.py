@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from npu.cli import bench_gemm_files as files
 from npu.cli import common, progress
-from npu.ops.gemv import BLOCK_BYTES, BLOCK_COLUMNS, BLOCK_ROWS
+from npu.formats.blocks import bytes_of, grid
 
 if TYPE_CHECKING:
     from npu import Device
@@ -80,8 +81,8 @@ def measure_host(
     import npu
 
     rng = np.random.default_rng(0)
-    count = -(-n // BLOCK_ROWS) * -(-k // BLOCK_COLUMNS[format])
-    blocks = rng.integers(0, 60, (count, BLOCK_BYTES[format]), dtype=np.uint8)  # finite numbers
+    count, size = math.prod(grid((n, k), format)), bytes_of(format)
+    blocks = rng.integers(0, 60, (count, size), dtype=np.uint8)  # finite numbers
     weights = npu.bind((blocks, (n, k), format), device=device)
     x = rng.standard_normal((batch, k), np.float32).astype(ml_dtypes.bfloat16)
     # A matrix too large for this machine's memory is measured on part of its rows.
@@ -102,7 +103,7 @@ def measure_host(
     return {
         "npu_ms": common.spread([1e3 * value for value in ours]),
         "numpy_float32_ms": common.spread([1e3 * value for value in numpys]),
-        "gb_per_s": common.spread([1e-9 * BLOCK_BYTES[format] * count / value for value in ours]),
+        "gb_per_s": common.spread([1e-9 * size * count / value for value in ours]),
         "ns_per_block": common.spread([1e9 * value / count for value in ours]),
     }
 

@@ -112,14 +112,11 @@ def _forms(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 def _registered(arguments: argparse.Namespace) -> bytes | str:
     """An operation other than gemm."""
-    from npu.ops.registry import operation, size_of
+    from npu.ops.registry import operation
 
     found = operation(arguments.design)
     generation = common.generation("compile", arguments.device)
-    choices: dict[str, str | bool] = {}
-    if arguments.format is not None:
-        dequant = arguments.design == "dequant"
-        choices = {"format": arguments.format} if dequant else dict(size_of(arguments.format))
+    choices = {} if arguments.format is None else found.choices_of(arguments.format)
     if arguments.emit == "mlir":
         return found.mlir(generation, **choices)
     return found.configuration(generation, **choices)

@@ -35,9 +35,6 @@ ROWS: int = facts.BLOCK_ROWS
 COLUMNS: dict[str, int] = dict(facts.BLOCK_COLUMNS)
 BYTES: dict[str, int] = dict(facts.BYTES_OF_BLOCK)
 FORMATS = tuple(COLUMNS)
-SMALL = tuple(name for name, size in BYTES.items() if size == facts.SMALL_BLOCK_BYTES)
-# Prompts read small blocks through objects of large ones: so many bytes beyond a matrix are read.
-SLACK_BYTES: int = facts.BLOCK_BYTES - facts.SMALL_BLOCK_BYTES
 Q8_GROUP: int = facts.Q8_GROUP
 # Of int8 blocks: columns of a scale, and where the codes begin.
 _INT8 = {

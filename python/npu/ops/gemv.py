@@ -23,11 +23,10 @@ from npu.ops.arrays import (
     typed_view,
     wanted_dtype,
 )
-from npu.ops.registry import size_of
+from npu.ops.registry import operation
 
 BLOCK_ROWS = facts.BLOCK_ROWS
 BLOCK_COLUMNS: dict[str, int] = dict(facts.BLOCK_COLUMNS)  # by format
-BLOCK_BYTES: dict[str, int] = dict(facts.BYTES_OF_BLOCK)
 Q4NX = next(iter(BLOCK_COLUMNS))  # the format where none is named
 _OUTPUTS = (BFLOAT16, np.dtype(np.float32))
 MAX_TOP = facts.GEMV_TOP
@@ -93,7 +92,7 @@ def _bound(w: object, device: str | Device | None, function: str) -> BoundWeight
 
 
 def _operation(device: Device, format: str) -> Any:
-    return device.operation("gemv", **size_of(format))
+    return device.operation("gemv", **operation("gemv").choices_of(format))
 
 
 def _blocks_of(w: object, function: str) -> tuple[np.ndarray, tuple[int, int], str]:
@@ -136,7 +135,7 @@ def _blocks_of(w: object, function: str) -> tuple[np.ndarray, tuple[int, int], s
         raise ShapeError(f"[{function}] the shape of w is {shape!r}; expected (N, K), both >= 1")
     n, k = int(sizes[0]), int(sizes[1])
     count = -(-n // BLOCK_ROWS) * -(-k // BLOCK_COLUMNS[format])
-    size = BLOCK_BYTES[format]
+    size = facts.BYTES_OF_BLOCK[format]
     if data.size != count * size:
         raise ShapeError(
             f"[{function}] w of shape ({n}, {k}) has {count} {format} blocks of {size} bytes, "

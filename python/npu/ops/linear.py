@@ -37,7 +37,7 @@ _SCANNED_BLOCKS = 4096  # at a time: bounds the temporaries of a large head
 # Bytes of a block with numbers that bound its weights: scales and minima, scales, weights.
 _BOUNDING_BYTES = {
     "q4nx": layout.CODES_AT, "q8": facts.Q8_CODES_AT, "bf16": facts.BLOCK_BYTES,
-    "q4_0": layout.CODES_AT // 2, "q8_0": facts.Q8_CODES_AT // 2,
+    "q4_0": facts.Q4_0_CODES_AT, "q8_0": facts.Q8_0_CODES_AT,
 }  # fmt: skip
 # |W x| and every sum on the way to it are at most this times the largest of those numbers, or 1,
 # and the sum of |x| (docs/gemv.md): q4nx d s + m X with |s| <= (2 * 128 + 15) sum |x|, q4_0 d s

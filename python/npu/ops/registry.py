@@ -23,7 +23,8 @@ Request = dict[str, int]
 _HANDLES = {"gemm": _npu.ops.Gemm, "gemv": _npu.ops.Gemv, "dequant": _npu.ops.Dequant}
 # What designs are lowered for where nobody chooses.
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {"gemm": ("bfloat16", "float32")}
-BLOCK_SIZES = ("gemv", "decoder")  # operations with a design for each size of weight blocks
+# Operations with a design for each size of weight blocks, and for each format.
+BLOCK_SIZES, BLOCK_FORMATS = ("gemv", "decoder"), ("dequant",)
 _FORMATS = tuple(facts.BLOCK_COLUMNS)  # by their numbers in requests
 
 
@@ -68,13 +69,18 @@ class Operation:
         """The design (npu.designs.api.Design), not lowered."""
         return self._design().design(generation, *self._chosen(arguments), **choices)
 
-    def choices_for(self, request: Mapping[str, int]) -> dict[str, bool]:
-        """What tells the design, as ``choices``, the size of the blocks that a request names."""
-        if self.name not in BLOCK_SIZES:
-            return {}
+    def choices_of(self, format: str) -> dict[str, Any]:
+        """What tells the design, as ``choices``, the format of weights, as far as it matters."""
+        if self.name in BLOCK_FORMATS:
+            return {"format": format}
+        small = facts.BYTES_OF_BLOCK[format] == facts.SMALL_BLOCK_BYTES
+        return {"small": True} if small and self.name in BLOCK_SIZES else {}
+
+    def choices_for(self, request: Mapping[str, int]) -> dict[str, Any]:
+        """The same of the formats that a request names, by their numbers."""
         named = [number for field, number in request.items() if field.startswith("format")]
         formats = [_FORMATS[number] for number in named if 0 <= number < len(_FORMATS)]
-        return next(filter(None, map(size_of, formats)), {})
+        return next(filter(None, map(self.choices_of, formats)), {})
 
     def open(self, device: Any, config: bytes) -> Any:
         """The operation on an open device (a ``_npu.device.Device``)."""
@@ -101,11 +107,6 @@ class Operation:
 
     def _design(self) -> Any:
         return importlib.import_module(f"npu.designs.{self.name}")
-
-
-def size_of(format: str) -> dict[str, bool]:
-    """What tells a design, as ``choices``, the size of a format's blocks."""
-    return {"small": True} if facts.BYTES_OF_BLOCK[format] == facts.SMALL_BLOCK_BYTES else {}
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from npu._npu import facts
 from npu.designs import gemv
 from npu.errors import ArgumentError, DeviceError
-from npu.ops.registry import size_of
+from npu.ops.registry import operation
 from npu.perf.execution import constant, run_request
 from npu.perf.machines import constants_of
 from npu.perf.problem import checked_constants, whole
@@ -99,7 +99,7 @@ def simulate_gemv(
         raise ArgumentError(f"[simulate_gemv] format is {format!r}; use {known}")
     changed = checked_constants("simulate_gemv", constants)
     overrides = constants_of("simulate_gemv", device, machine, changed, kernels)
-    config = gemv.configuration(device, cores, channels, **size_of(format))
+    config = gemv.configuration(device, cores, channels, **operation("gemv").choices_of(format))
     output = facts.GEMV_TOP_OUTPUT if top else 0
     request = {
         "n": n, "k": k, "batch": vectors, "output": output, "top": top,

@@ -58,6 +58,11 @@ TEST_CASE("prefill models: a matrix with blocks of both sizes is refused, in eit
         CHECK(said.empty() == (first == second));
       }
     }
+    DecoderModel model = model_of(random, kSmall, kSmall);
+    Matrices matrix(random, model);
+    for (const auto& part : matrix(32, model.shape.width, kLarge)) model.head.push_back(part);
+    model.shape.vocabulary += 32;
+    CHECK(refusal(model).find("the size of a block") != std::string::npos);
   }
 }
 

@@ -13,8 +13,6 @@ from npu._npu import facts
 from npu.errors import ArgumentError, DtypeError, ShapeError
 from npu.formats.blocks import (
     FORMATS,
-    SLACK_BYTES,
-    SMALL,
     BlockTensor,
     bytes_of,
     columns_of,
@@ -75,10 +73,10 @@ def test_matrices_of_the_tests_are_what_the_package_reads(format):
     assert np.array_equal(found.to_numpy(), w.astype(np.float32)) and found.nbytes == blocks.nbytes
 
 
-def test_small_formats_and_what_is_read_beyond_them():
+def test_sizes_of_blocks():
     assert set(FORMATS) == {*COLUMNS, "q4nx"} and bytes_of("q4nx") == facts.BLOCK_BYTES == 5120
-    assert SMALL == tuple(f for f in FORMATS if bytes_of(f) == 4608) == ("q4_0", "q8_0")
-    assert SLACK_BYTES == 512 == facts.BLOCK_BYTES - facts.SMALL_BLOCK_BYTES
+    assert tuple(f for f in FORMATS if bytes_of(f) == 4608) == ("q4_0", "q8_0")
+    assert facts.SMALL_BLOCK_BYTES == 4608
 
 
 @given(seed=st.integers(0, 2**32 - 1), spread=st.floats(-30, 30), columns=st.integers(1, 64))

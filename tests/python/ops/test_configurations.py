@@ -164,6 +164,13 @@ def test_formats_and_sizes_of_blocks_are_told_apart(folder: Path) -> None:
             ("prefill", g): f"{g}-prefill.config",
         }.items()
     }
+    uses = {
+        (use.operation, use.generation, *(f"{name}={value}" for name, value in use.about)): [
+            use.file
+        ]
+        for use in configurations.uses()
+    }
+    assert {key: uses[key] for key in found} == found
 
 
 def test_some_are_what_the_designs_make(folder: Path) -> None:

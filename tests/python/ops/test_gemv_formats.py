@@ -200,6 +200,8 @@ def test_top_is_left_alone_where_an_element_may_be_infinite(format):
         blocks[2, 1, at - 2 : at] = [0x80, 0x7F]  # infinity
         assert Weight(BlockTensor(blocks, tensor.shape, format)).top(x / 1e9, 3, 96) is None
     blocks[2, 1] = 0
+    if format in ("q8", "q8_0"):
+        blocks[2, 1, :4] = [0x81, 0x7F, 0x80, 0x3F]  # 1.0039; halves are no numbers
     blocks[2, 1, BOUNDING[format] :] = 0x7F  # codes bound nothing
     assert Weight(BlockTensor(blocks, tensor.shape, format)).top(x, 3, 96) is not None
 

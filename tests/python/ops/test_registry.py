@@ -74,7 +74,7 @@ def test_requests_choose_the_size_of_blocks(name, fields, small):
         assert one.submissions(config, request)
         result = simulate_operation(name, "npu2", request)
         assert result.seconds > 0
-    for other in ("prefill", "dequant", "copy"):
+    for other in ("prefill", "copy"):
         assert operation(other).choices_for({"format": 3}) == {}
 
 

@@ -42,12 +42,14 @@ def load(
     prepares its weights for the current device.
 
     ``weights``: "auto" keeps what the file has at the nearest width: 4-bit types as Q4NX blocks,
-    5, 6 and 8 bits as 8-bit blocks, floats as bfloat16; "q8" is the same with floats in 8 bits;
-    "q4nx" and "bf16" make everything of one kind. ``Model.weights_report`` says what was chosen and
-    what it costs in error. ``cache``: prepared weights are kept in a file (folder: ``NPU_CACHE``,
-    else npu-xdna in the user's cache), so that the next load is instant. ``progress(done, total)``
-    counts bytes prepared, ``note`` takes sentences about where they are kept. Raises FormatError
-    with one sentence for anything that is not a complete Gemma 3 text model.
+    5, 6 and 8 bits as 8-bit blocks, floats as bfloat16, and models of Q4_0, Q8_0 and Q5_0 in
+    blocks of their own (beside these Q6_K fitted to 8 bits); "q8" is the same with floats in 8
+    bits; "q4nx" and "bf16" make everything of one kind. ``Model.weights_report`` says what was
+    chosen and what it costs in error. ``cache``: prepared weights are kept in a file (folder:
+    ``NPU_CACHE``, else npu-xdna in the user's cache), so that the next load is instant.
+    ``progress(done, total)`` counts bytes prepared, ``note`` takes sentences about where they are
+    kept. Raises FormatError with one sentence for anything that is not a complete Gemma 3 text
+    model.
     """
     header = path if isinstance(path, Header) else read_header(path)
     return Model(header.source, progress, weights, cache, note), header.tokenizer

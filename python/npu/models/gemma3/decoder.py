@@ -19,7 +19,7 @@ from npu.models.gemma3.weights import HEAD
 from npu.models.interface import MOST_SEQUENCES
 from npu.models.kv_cache import PAGE, Cache
 from npu.models.sources.interface import Source
-from npu.ops.registry import operation, size_of
+from npu.ops.registry import operation
 
 MAX_TOP = 64  # logits that leave the array, at most, where not all do
 
@@ -51,8 +51,9 @@ class Decoder:
     ) -> None:
         self._config, self._source = config, source
         self._device = current_device()
-        size = size_of(blocks[HEAD][0].format)  # that of all matrices
-        configuration = operation("decoder").configuration(self._device.generation, **size)
+        decoder = operation("decoder")
+        size = decoder.choices_of(blocks[HEAD][0].format)  # that of all matrices
+        configuration = decoder.configuration(self._device.generation, **size)
         self._native = _npu.ops.Decoder(
             self._device.handle, configuration,
             **arguments(config, source, blocks, embedding_scale),

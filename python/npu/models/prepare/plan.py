@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from npu._npu import facts
 from npu.formats import blocks
 from npu.formats.q4nx.tensor import ZERO_POINT
 from npu.models.prepare.formats import ZERO_POINTS, block_formats
@@ -66,8 +67,9 @@ class Segment:
 
     @property
     def room(self) -> int:
-        """Bytes of memory to give it: pages, with what the array reads beyond small blocks."""
-        slack = blocks.SLACK_BYTES if self.format in blocks.SMALL else 0
+        """Bytes of memory to give it: pages, with what prompts read beyond small blocks, through
+        objects of large ones."""
+        slack = facts.BLOCK_BYTES - blocks.bytes_of(self.format)
         return -(-(self.nbytes + slack) // PAGE) * PAGE
 
 
