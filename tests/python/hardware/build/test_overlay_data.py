@@ -57,7 +57,7 @@ def test_kernels_of_overlays_have_no_tables(generation: str, tmp_path: Path) -> 
         if target.operation == "prefill"
     ]
     programs = {one.name: one.program for each in lowered for one in each.overlays}
-    assert len(programs) == 5
+    assert len(programs) == 6
     for name, program in programs.items():
         text = kernels.recipe(generation, kernels_of([program]), KERNELS).text
         assert (name, data_of(text, generation, tmp_path)) == (name, [])
