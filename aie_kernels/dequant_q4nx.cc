@@ -27,7 +27,7 @@ inline void expand(const uint8_t* __restrict block, bfloat16* __restrict out) {
   // A core resets to floor, which would bias every value; the mode stays set afterwards.
   aie::set_rounding(aie::rounding_mode::conv_even);
   const bfloat16* planes = reinterpret_cast<const bfloat16*>(block);
-  const uint8_t* codes = block + weights::kInt4CodesAt<kMinima>;
+  const uint8_t* codes = block + npu::blocks::Int4Layout<kMinima>::kCodesAt;
   for (int32_t half = 0; half < 2; ++half) {
     for (int32_t group = 0; group < kGroups; ++group) {
       const bfloat16* at = planes + group * kRows + half * kHalfRows;

@@ -30,10 +30,9 @@ constexpr int32_t kStep = 4, kStepBytes = kStep * kHalfRows / 2;
 // With minima, or without.
 template <bool kMinima>
 struct Form {
-  static constexpr int32_t kCodesAt = kMinima ? q4nx::kCodesAt : npu::blocks::q4_0::kCodesAt;
   static constexpr int32_t kTerms = kMinima ? 2 : 1;   // products of a group: d s, m X
   static constexpr int32_t kPairs = kTerms * kGroups;  // and of a row
-  static constexpr float kBias = kMinima ? -128 : -128 - npu::blocks::q4_0::kZero;
+  static constexpr float kBias = -128 - npu::blocks::Int4Layout<kMinima>::kZero;
   static_assert(kPairs * kBlockRows <= gemv_columns::kApart);
 };
 
@@ -97,8 +96,8 @@ inline void widen_planes(const bfloat16* __restrict planes, float* __restrict to
   }
 }
 
-// -128 X and X of consecutive groups of x, of vectors kApart from each other; without minima -136
-// X.
+// -128 X and X of consecutive groups of x, of vectors kApart from each other; without minima -136 X
+// alone.
 template <bool kMinima>
 inline void start(const bfloat16* __restrict x, int32_t groups, float* __restrict sums) {
   using F = Form<kMinima>;
@@ -127,7 +126,7 @@ inline void multiply(const uint8_t* block, const bfloat16* x, float* y, float* w
                      int32_t batch) {
   using gemv_columns::kApart;
   using F = Form<kMinima>;
-  const uint8_t* codes = block + F::kCodesAt;
+  const uint8_t* codes = block + npu::blocks::Int4Layout<kMinima>::kCodesAt;
   float *sums = work + kApart, *to = sums;
   bfloat16* columns = reinterpret_cast<bfloat16*>(sums + npu::gemv::kMaxBatch * kApart);
   widen_planes<kMinima>(reinterpret_cast<const bfloat16*>(block), work);

@@ -42,7 +42,7 @@ class Int4Rows {
       : d_(weights::twice(scales)),
         m_(kMinima ? weights::twice(scales + q4nx::kPlaneBytes / 2) : d_),
         offset_(aie::mac(weights::Sums(aie::zeros<float, 32>()), d_,
-                         all<32>(weights::code_offset(kMinima)))) {}
+                         all<32>(weights::kCodeOffset<kMinima>))) {}
 
   // 64 bytes of codes, as weights::int4_rows().
   auto rows(const uint8_t* codes) const {
@@ -166,8 +166,8 @@ inline void expand_int4(const uint8_t* __restrict b0, const uint8_t* __restrict 
     const auto* scales = reinterpret_cast<const bfloat16*>(block) + at * kRowBlock;
     scales += half * weights::kHalfRows;
     const Int4Rows<kMinima> int4_rows(scales);
-    const auto rows = int4_rows.rows(block + weights::kInt4CodesAt<kMinima> + half * kHalfBytes +
-                                     step * weights::kSubBytes);
+    const auto rows = int4_rows.rows(block + npu::blocks::Int4Layout<kMinima>::kCodesAt +
+                                     half * kHalfBytes + step * weights::kSubBytes);
     out.put(rows.first, rows.second);
     out.end_group((i & 3) == 3);
   }

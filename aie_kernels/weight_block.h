@@ -36,13 +36,16 @@ using q8 = Int8Layout<16>;
 using q8_0 = Int8Layout<32>;
 static_assert(q8::kSize == kBytes && q8_0::kSize == kSmallBytes);
 
-// Otherwise as q4nx.
-struct q4_0 {
-  static constexpr int64_t kCodesAt = q4nx::kPlaneBytes;
+// The same of 4-bit blocks with minima (q4nx) and without; kZero is subtracted from codes.
+template <bool kMinima>
+struct Int4Layout {
+  static constexpr int64_t kCodesAt = (kMinima ? 2 : 1) * q4nx::kPlaneBytes;
   static constexpr int64_t kSize = kCodesAt + q4nx::kRows * q4nx::kColumns / 2;
-  static constexpr int32_t kZero = 8;  // the code of 0
+  static constexpr int32_t kZero = kMinima ? 0 : 8;
 };
-static_assert(q4nx::kRows == kRows && q4nx::kBlockBytes == kBytes && q4_0::kSize == kSmallBytes);
+using q4_0 = Int4Layout<false>;
+static_assert(Int4Layout<true>::kCodesAt == q4nx::kCodesAt && Int4Layout<true>::kSize == kBytes);
+static_assert(q4_0::kSize == kSmallBytes && q4nx::kRows == kRows && q4nx::kBlockBytes == kBytes);
 
 namespace bf16 {
 inline constexpr int64_t kColumns = 80;

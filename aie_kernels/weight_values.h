@@ -23,13 +23,9 @@ inline auto all(float value) {
   return lanes.template to_vector<bfloat16>();
 }
 
-// Of 4-bit blocks with minima and without: where their codes are; what 128 + code is added to, code
-// - 8 having the place of code and minima.
+// What 128 + code is added to: without minima code - 8 has the place of the code.
 template <bool kMinima>
-constexpr int32_t kInt4CodesAt = kMinima ? npu::q4nx::kCodesAt : npu::blocks::q4_0::kCodesAt;
-constexpr float code_offset(bool minima) {
-  return minima ? -128.0f : -128.0f - float(npu::blocks::q4_0::kZero);
-}
+constexpr float kCodeOffset = -128 - npu::blocks::Int4Layout<kMinima>::kZero;
 
 // 16 scales or minima twice.
 inline aie::vector<bfloat16, 32> twice(const bfloat16* from) {
@@ -52,7 +48,7 @@ inline aie::vector<bfloat16, 32> int4_values(const aie::vector<uint8_t, 32>& cod
   const auto magic = aie::broadcast<uint8_t, 32>(0x43);  // high byte of bf16 128
   const auto zipped = aie::interleave_zip(codes, magic, 1);
   const auto wide = aie::concat(zipped.first, zipped.second).template cast_to<bfloat16>();
-  const Sums offset(aie::broadcast<float, 32>(code_offset(kMinima)));
+  const Sums offset(aie::broadcast<float, 32>(kCodeOffset<kMinima>));
   const auto code = aie::add(Sums(wide), offset).template to_vector<bfloat16>();
   const auto product = aie::mac(Sums(aie::zeros<float, 32>()), code, d);
   return aie::add(product, m).template to_vector<bfloat16>();

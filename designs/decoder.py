@@ -16,6 +16,7 @@ from npu._npu import facts
 from .api import Design
 from .attention import score_keys, sum_values
 from .fifo import ObjectFifo
+from .gemv import block_bytes
 from .hardware import FIRST_CORE_ROW, Tile
 from .lowering import forms
 from .worker import Word
@@ -47,7 +48,7 @@ def design(generation: str, small: bool = False) -> Design:
         "columns": out.columns,
         "pairs": last,
         "run_blocks": RUN_BLOCKS,
-        "block_bytes": _block_bytes(small),
+        "block_bytes": block_bytes(small),
         "x_bytes": X_BYTES,
         "in_bytes": facts.VECTOR_IN_BYTES,
         "out_bytes": facts.VECTOR_OUT_BYTES,
@@ -78,21 +79,17 @@ def _rows(out: Design, col: int, rows: tuple[int, ...]) -> list[Tile]:
     return [out.tile(col, FIRST_CORE_ROW + row) for row in rows]
 
 
-def _block_bytes(small: bool) -> int:
-    return facts.SMALL_BLOCK_BYTES if small else facts.BLOCK_BYTES
-
-
 def _weights(out: Design, col: int, small: bool) -> list[ObjectFifo]:
     """Runs of blocks for each of a column's GEMV cores, side by side in an object."""
     cores, memtile = _rows(out, col, _GEMV_ROWS), out.tile(col, 1)
-    block_bytes = _block_bytes(small)
+    size = block_bytes(small)
     whole = out.fifo(
-        f"W{col}", out.tile(col, 0), memtile, (len(cores), RUN_BLOCKS * block_bytes), "uint8",
+        f"W{col}", out.tile(col, 0), memtile, (len(cores), RUN_BLOCKS * size), "uint8",
         depth=_RUNS[small], producer_channel=0, consumer_channel=0,
     )  # fmt: skip
     parts = [
         out.fifo(
-            f"w{col}_{core.row}", memtile, core, block_bytes, "uint8", depth=(1, _BLOCKS),
+            f"w{col}_{core.row}", memtile, core, size, "uint8", depth=(1, _BLOCKS),
             producer_channel=1 + 2 * i, consumer_channel=0,
         )
         for i, core in enumerate(cores)

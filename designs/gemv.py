@@ -33,6 +33,11 @@ PRECONFIGURED_BLOCKS = 6  # of weights, in a BD of the configuration, on channel
 _DEPTH_DIRECT, _DEPTH_SPLIT, _DEPTH_MEMTILE = 6, 4, {2: 4, 4: 2}
 
 
+def block_bytes(small: bool) -> int:
+    """Of a block of weights of either size."""
+    return facts.SMALL_BLOCK_BYTES if small else facts.BLOCK_BYTES
+
+
 @dataclass(frozen=True)
 class Options:
     """Everything that distinguishes one GEMV configuration from another, checked."""
@@ -44,7 +49,7 @@ class Options:
 
     @property
     def block_bytes(self) -> int:
-        return facts.SMALL_BLOCK_BYTES if self.small else facts.BLOCK_BYTES
+        return block_bytes(self.small)
 
     @property
     def columns(self) -> int:

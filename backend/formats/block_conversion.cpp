@@ -156,14 +156,20 @@ NPU_INLINE void fit8(const float* x, float* scale, int8_t* codes) {
 }
 
 // Codes of a row, a scale per 16 columns; those of 32 have two that are equal.
+template <typename Layout>
+NPU_INLINE void fit8_row_as(const float* values, int64_t width, int8_t* codes, float* scales) {
+  constexpr int64_t kScales = Layout::kGroup / kGroup;
+  for (int64_t c = 0; c < width; c += Layout::kGroup, scales += kScales) {
+    fit8<Layout::kGroup>(values + c, scales, codes + c);
+    std::fill_n(scales, kScales, *scales);
+  }
+}
+
 NPU_CLONES void fit8_row(const float* values, int64_t width, int8_t* codes, float* scales) {
-  for (int64_t c = 0; c < width; c += kGroup) fit8<kGroup>(values + c, scales++, codes + c);
+  fit8_row_as<q8>(values, width, codes, scales);
 }
 NPU_CLONES void fit8_0_row(const float* values, int64_t width, int8_t* codes, float* scales) {
-  for (int64_t c = 0; c < width; c += q8_0::kGroup, scales += 2) {
-    fit8<q8_0::kGroup>(values + c, scales, codes + c);
-    scales[1] = scales[0];
-  }
+  fit8_row_as<q8_0>(values, width, codes, scales);
 }
 
 // Whether the codes of a type, with the scales that they have, are those of a format.

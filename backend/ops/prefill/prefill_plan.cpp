@@ -106,7 +106,6 @@ PrefillStep PrefillPlan::jobs(size_t index) {
     head(step, {a.offset, a.row_step, a.column_step, -1, true});
     return step;
   }
-  const DecoderLayer& layer = model_.layers[at];
   const int64_t width = divide_up(model_.shape.width, kSlice);
   const int64_t ffn = model_.shape.ffn / kSlice;
   const Target y[] = {{0, width, l.y()}};
@@ -116,7 +115,7 @@ PrefillStep PrefillPlan::jobs(size_t index) {
       break;
     case Kind::kQkv: {
       const Target to[] = {{0, model_.shape.qkv_rows() / kSlice, l.qkv()}};
-      product(step, layer.qkv, a, to);
+      product(step, *matrix(index), a, to);
       break;
     }
     case Kind::kRotation:
@@ -130,7 +129,7 @@ PrefillStep PrefillPlan::jobs(size_t index) {
       }
       break;
     case Kind::kOutput:
-      product(step, layer.output, {l.attention(), kBlockWords, l.attention_rows() * kBlockWords},
+      product(step, *matrix(index), {l.attention(), kBlockWords, l.attention_rows() * kBlockWords},
               y);
       break;
     case Kind::kSecondNorm:
@@ -138,14 +137,14 @@ PrefillStep PrefillPlan::jobs(size_t index) {
       break;
     case Kind::kGateUp: {
       const Target to[] = {{0, ffn, l.gate()}, {ffn, ffn, l.up()}};
-      product(step, layer.gate_up, a, to);
+      product(step, *matrix(index), a, to);
       break;
     }
     case Kind::kGeglu:
       geglu(step);
       break;
     case Kind::kDown:
-      product(step, layer.down, {l.act(), kBlockWords, column}, y);
+      product(step, *matrix(index), {l.act(), kBlockWords, column}, y);
       break;
     case Kind::kLastNorm:
     case Kind::kHead:

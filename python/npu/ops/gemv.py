@@ -79,8 +79,8 @@ def bind(w: Blocks | RawBlocks, *, device: str | Device | None = None) -> BoundW
     ``ceil(N / 32) * ceil(K / columns)`` blocks as a contiguous uint8 array, row-blocks first (a
     memory-mapped file region, say). Formats: "q4nx" (the default; 256 columns), "q8" (128), "bf16"
     (80), of 5120 bytes a block, "q4_0" (256) and "q8_0" (128), of 4608; docs/gemv.md has their
-    layout. The array is kept alive and must not
-    change while the result is used. Raises ArgumentError, DtypeError, ShapeError, DeviceError.
+    layout. The array is kept alive and must not change while the result is used. Raises
+    ArgumentError, DtypeError, ShapeError, DeviceError.
     """
     return _bound(w, device, "bind")
 

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from devices_under_test import DEVICES
 from gemma3_files import Shape, random_weights, write_model
+from reference_case import Case, case_of
 from test_decoder import DEMO, SHAPES, SIZE, float32_logits, tokens_of, without_prefill
 from test_prompts import rows_of
 
@@ -71,25 +72,14 @@ def stepped(model: Model, tokens: list[int], steps: list[tuple[int, int]]) -> np
     return out
 
 
-@dataclasses.dataclass
-class Case:
-    shape: Shape
-    path: Path
-    tokens: list[int]
-    expected: np.ndarray
-
-
 @pytest.fixture(scope="module", params=SHAPES)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    reference = pytest.importorskip("gemma3_reference", exc_type=ImportError)
     shape = dataclasses.replace(SHAPES[request.param], context=300)
     if shape.head_dim == 80:  # no whole number of blocks of 32 columns
         shape = dataclasses.replace(shape, head_dim=96)
     weights, tokens = random_weights(shape, SIZE), tokens_of(261)
     path = write_model(tmp_path_factory.mktemp("m") / "m.gguf", shape, weights=weights)
-    return Case(
-        shape, path, tokens, reference.hf_logits(reference.hf_model(shape, weights), tokens)
-    )
+    return case_of(shape, path, weights, tokens)
 
 
 @pytest.mark.parametrize("device", DEVICES)

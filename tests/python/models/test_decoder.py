@@ -17,6 +17,7 @@ import compare
 import gguf
 import numpy as np
 import pytest
+import reference_case
 from devices_under_test import DEVICES
 from exact_projection import ExactCache, ExactProjection
 from gemma3_files import Shape, random_weights, small_vocabulary, write_model
@@ -81,12 +82,8 @@ def check_bound(actual: np.ndarray, expected: np.ndarray, layers: int) -> None:
 
 
 @dataclasses.dataclass
-class Case:
-    shape: Shape
-    path: Path
-    tokens: list[int]
-    expected: np.ndarray
-    rounded: np.ndarray
+class Case(reference_case.Case):
+    rounded: np.ndarray  # logits with the array's roundings
 
 
 @pytest.fixture(scope="module", params=SHAPES)

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from devices_under_test import DEVICES
 from gemma3_files import Shape, random_weights, write_model
+from reference_case import Case, case_of
 from test_decoder import (
     DEMO,
     ROOT,
@@ -59,25 +60,14 @@ def in_chunks(model: Model, tokens: list[int], sizes: tuple[int, ...], cache: Ca
     return np.concatenate(parts)
 
 
-@dataclasses.dataclass
-class Case:
-    shape: Shape
-    path: Path
-    tokens: list[int]
-    expected: np.ndarray
-
-
 @pytest.fixture(scope="module", params=SHAPES)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    reference = pytest.importorskip("gemma3_reference", exc_type=ImportError)
     shape = SHAPES[request.param]
     if shape.head_dim == 80:  # no whole number of blocks of 32 columns
         shape = dataclasses.replace(shape, head_dim=96)
     weights, tokens = random_weights(shape, SIZE), tokens_of(TOKENS)
     path = write_model(tmp_path_factory.mktemp("m") / "m.gguf", shape, weights=weights)
-    return Case(
-        shape, path, tokens, reference.hf_logits(reference.hf_model(shape, weights), tokens)
-    )
+    return case_of(shape, path, weights, tokens)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -7,7 +7,6 @@ models of both sizes in turn, bits at register level, wrong weights are far outs
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 from devices_under_test import DEVICES
 from gemma3_files import Shape, config_of, random_weights, small_types, write_model
+from reference_case import Case, case_of
 from test_batch import STEPS, batching, stepped
 from test_decoder import SIZE, decoded, float32_logits, tokens_of, without_decoder, without_prefill
 from test_prompts import CHUNKS, TOKENS, in_chunks
@@ -55,25 +55,14 @@ def weights_of_blocks(model: Model, shape: Shape) -> dict[str, np.ndarray]:
     return found | {"token_embd.weight": head.to_numpy(np.float32)}
 
 
-@dataclasses.dataclass
-class Case:
-    shape: Shape
-    path: Path
-    tokens: list[int]
-    expected: np.ndarray
-
-
 @pytest.fixture(scope="module", params=SHAPES)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    reference = pytest.importorskip("gemma3_reference", exc_type=ImportError)
     shape, tokens = SHAPES[request.param], tokens_of(TOKENS)
     weights, types = random_weights(shape, SIZE), small_types(shape.layers)
     path = tmp_path_factory.mktemp("m") / "m.gguf"
     write_model(path, shape, weights=weights, types=types)
     weights |= weights_of_blocks(Model(open_source(path)), shape)
-    return Case(
-        shape, path, tokens, reference.hf_logits(reference.hf_model(shape, weights), tokens)
-    )
+    return case_of(shape, path, weights, tokens)
 
 
 def check(actual: np.ndarray, expected: np.ndarray, bound: float) -> None:

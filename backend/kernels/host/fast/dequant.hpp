@@ -28,8 +28,8 @@ AIE_HOST_INLINE float widen_one(uint16_t bits) {
 template <bool kMinima>
 struct dq_planes {
   const uint16_t* scales;
-  static constexpr int32_t kBytes = (kMinima ? 2 : 1) * kDqPlane;
-  static constexpr float kFirst = kMinima ? 0 : -npu::blocks::q4_0::kZero;
+  static constexpr int32_t kBytes = npu::blocks::Int4Layout<kMinima>::kCodesAt;
+  static constexpr float kFirst = -npu::blocks::Int4Layout<kMinima>::kZero;
   AIE_HOST_INLINE float d(int32_t at) const { return widen_one(scales[at]); }
   AIE_HOST_INLINE float m(int32_t at) const {
     return kMinima ? widen_one(scales[kDqPlane / 2 + at]) : 0;

@@ -190,34 +190,6 @@ AIE_HOST_INLINE void store_eight(lanes (&columns)[8], lanes top, int32_t* panel)
 }
 #endif
 
-// One slice of a block. False if weights are not finite or beyond what floating point multiplies
-// exactly.
-template <Format kFormat>
-[[gnu::noinline]] inline bool pack_slice(const uint8_t* block, int32_t slice, int32_t* panel) {
-  lanes bad{};
-  unroll<kPfBlock / kLanes>([&](auto p) {
-    constexpr unsigned kFirst = p.value * kLanes;
-    const weight_slice<kFormat, kFirst> weights(block, slice);
-    int32_t* to = panel + kFirst;
-    for (int32_t c = 0; c < weights.kColumns; c += 8) {
-      lanes columns[8];
-      unroll<8>([&](auto i) {
-        const auto bits = (lanes)weights.column(c + static_cast<int32_t>(i.value));
-        if constexpr (!kPfBlockFloat) bad |= (bits & 0x7FFFFFFF) >= 0x7F800000;
-        const auto odd = (bits >> 16) & 1;  // to nearest even
-        columns[i.value] = (bits + 0x7FFF + odd) & ~0xFFFF;
-      });
-      const lanes top = kPfBlockFloat ? top_of(columns) : lanes{};
-      bad |= out_of_range(top);
-      store_eight(columns, top, to);
-      to += kPfEight;
-    }
-  });
-  int32_t any = 0;
-  for (unsigned i = 0; i < kLanes; ++i) any |= bad[i];
-  return any == 0;
-}
-
 #if defined(AIE_HOST_BYTE_BLOCKS) && defined(__AVX512BF16__)
 // Eight columns of a half's codes are a vector. Products of a code are exact in fp32; conversions
 // to bf16 take denormals for 0, so that scales and minima must be far from them.
@@ -265,17 +237,40 @@ AIE_HOST_INLINE bool pack_codes(const uint8_t* block, int32_t slice, int32_t* pa
   bad |= _mm512_test_epi32_mask((__m512i)beyond, (__m512i)beyond);
   return bad == 0;
 }
-template <>
-[[gnu::noinline]] inline bool pack_slice<Format::kQ4nx>(const uint8_t* block, int32_t slice,
-                                                        int32_t* panel) {
-  return pack_codes<true>(block, slice, panel);
-}
-template <>
-[[gnu::noinline]] inline bool pack_slice<Format::kQ4_0>(const uint8_t* block, int32_t slice,
-                                                        int32_t* panel) {
-  return pack_codes<false>(block, slice, panel);
-}
 #endif
+
+// One slice of a block. False if weights are not finite or beyond what floating point multiplies
+// exactly.
+template <Format kFormat>
+[[gnu::noinline]] inline bool pack_slice(const uint8_t* block, int32_t slice, int32_t* panel) {
+#if defined(AIE_HOST_BYTE_BLOCKS) && defined(__AVX512BF16__)
+  if constexpr (npu::blocks::is_int4(kFormat)) {
+    return pack_codes<kFormat == Format::kQ4nx>(block, slice, panel);
+  }
+#endif
+  lanes bad{};
+  unroll<kPfBlock / kLanes>([&](auto p) {
+    constexpr unsigned kFirst = p.value * kLanes;
+    const weight_slice<kFormat, kFirst> weights(block, slice);
+    int32_t* to = panel + kFirst;
+    for (int32_t c = 0; c < weights.kColumns; c += 8) {
+      lanes columns[8];
+      unroll<8>([&](auto i) {
+        const auto bits = (lanes)weights.column(c + static_cast<int32_t>(i.value));
+        if constexpr (!kPfBlockFloat) bad |= (bits & 0x7FFFFFFF) >= 0x7F800000;
+        const auto odd = (bits >> 16) & 1;  // to nearest even
+        columns[i.value] = (bits + 0x7FFF + odd) & ~0xFFFF;
+      });
+      const lanes top = kPfBlockFloat ? top_of(columns) : lanes{};
+      bad |= out_of_range(top);
+      store_eight(columns, top, to);
+      to += kPfEight;
+    }
+  });
+  int32_t any = 0;
+  for (unsigned i = 0; i < kLanes; ++i) any |= bad[i];
+  return any == 0;
+}
 
 // Whether all weights of a slice are 0, bit by bit, as those that pad a width are: their products
 // add nothing.

@@ -16,11 +16,11 @@ inline constexpr int32_t kQ4Plane = npu::q4nx::kPlaneBytes;
 inline constexpr int32_t kQ4HalfBytes = kQ4Columns * kQ4HalfRows / 2;
 inline constexpr int32_t kQ4ColumnBytes = kQ4HalfRows / 2;  // of one half
 template <bool kMinima>
-inline constexpr int32_t kQ4Codes = kMinima ? npu::q4nx::kCodesAt : npu::blocks::q4_0::kCodesAt;
+inline constexpr int32_t kQ4Codes = npu::blocks::Int4Layout<kMinima>::kCodesAt;
 template <bool kMinima>
-inline constexpr int32_t kQ4Bytes = kMinima ? npu::q4nx::kBlockBytes : npu::blocks::q4_0::kSize;
+inline constexpr int32_t kQ4Bytes = npu::blocks::Int4Layout<kMinima>::kSize;
 template <bool kMinima>
-inline constexpr int32_t kQ4Zero = kMinima ? 0 : npu::blocks::q4_0::kZero;  // code of 0
+inline constexpr int32_t kQ4Zero = npu::blocks::Int4Layout<kMinima>::kZero;
 
 using float_lanes = simd<float, kLanes>;
 
