@@ -471,6 +471,6 @@ NPU_DECLARE(gemv_keep,
              }});
 NPU_DECLARE(
     gemv_piece,
-    {.operands = {buffer("y", kYWords), buffer("piece", npu::gemv::kPieceBytes / 4),
+    {.operands = {buffer("y", kYWords), buffer("piece", npu::gemv::kPieceBytes / 4).overwritten(),
                   buffer("state", kSetupWords).with_word(State::kSent, 0, kYWords / 16 - 1)},
      .cycles = fixed<24>});

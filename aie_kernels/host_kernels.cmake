@@ -70,7 +70,7 @@ foreach(generation npu1 npu2)
   npu_host_kernels(${generation} fast _v4 -march=x86-64-v4 -mprefer-vector-width=512
                    -ffp-contract=fast)
   npu_host_kernels(${generation} fast _v4bf16 -march=x86-64-v4 -mavx512bf16 -mavx512vnni
-                   -mprefer-vector-width=512 -ffp-contract=fast)
+                   -mavx512vbmi -mprefer-vector-width=512 -ffp-contract=fast)
 endforeach()
 
 if(NPU_BUILD_BENCH)

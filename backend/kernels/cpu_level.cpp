@@ -20,7 +20,8 @@ bool cpu_has(CpuLevel level) {
       return __builtin_cpu_supports("x86-64-v4") != 0;
     case CpuLevel::kV4Bf16:
       return __builtin_cpu_supports("x86-64-v4") != 0 &&
-             __builtin_cpu_supports("avx512bf16") != 0 && __builtin_cpu_supports("avx512vnni") != 0;
+             __builtin_cpu_supports("avx512bf16") != 0 &&
+             __builtin_cpu_supports("avx512vnni") != 0 && __builtin_cpu_supports("avx512vbmi") != 0;
   }
   return false;
 }

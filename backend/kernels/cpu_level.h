@@ -3,7 +3,7 @@
 
 namespace npu::kernels {
 
-enum class CpuLevel { kV2, kV3, kV4, kV4Bf16 };  // v4bf16: x86-64-v4, AVX512_BF16, AVX512_VNNI
+enum class CpuLevel { kV2, kV3, kV4, kV4Bf16 };  // v4bf16: v4, AVX512_{BF16,VNNI,VBMI}
 inline constexpr CpuLevel kCpuLevels[] = {CpuLevel::kV2, CpuLevel::kV3, CpuLevel::kV4,
                                           CpuLevel::kV4Bf16};
 

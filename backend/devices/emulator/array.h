@@ -257,6 +257,7 @@ class Array {
   void begin_recording(const stream::Stream& stream, Recordings& recordings);
   bool comparable(const SteeringWord& word, const Recording& run) const;
   bool has_tokens() const;  // that no stream has waited for
+  void flush_recorded();
   void end_recording();
   bool resume_replay(std::chrono::steady_clock::time_point begin);
   void leave_state_of_replay();

@@ -195,8 +195,21 @@ bool Array::comparable(const SteeringWord& word, const Recording& run) const {
   });
 }
 
+// Brings memories up to date: replays do that column by column, as everything else.
+void Array::flush_recorded() {
+  const auto columns = static_cast<size_t>(device_.columns);
+  log_->begin_lanes(columns);
+  for (size_t column = 0; column < columns; ++column) {
+    const ActionLog::LaneScope scope(log_.get(), column);
+    for (auto& tile : tiles_) {
+      if (static_cast<size_t>(tile->col) == column) tile->aliases.flush_all();
+    }
+  }
+  log_->end_lanes();
+}
+
 void Array::end_recording() {
-  for (auto& tile : tiles_) tile->aliases.flush_all();
+  flush_recorded();
   scheduler_.set_log(nullptr);
   const std::unique_ptr<ActionLog> log = std::exchange(log_, nullptr);
   const std::unique_ptr<Recording> run = std::exchange(recorded_, nullptr);

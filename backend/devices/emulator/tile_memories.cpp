@@ -22,11 +22,12 @@ namespace {
 constexpr size_t kLine = 64, kBetween = 4096 + kLine;
 // Of copies, one from the next.
 constexpr size_t kShift = 2 * 4096 + 3 * kLine;
-static_assert(sizeof(CoreState) <= kLine);
+static_assert(arch::kRows * sizeof(CoreState) <= kLine);
 
 }  // namespace
 
-TileMemories::TileMemories(const arch::Geometry& device) {
+TileMemories::TileMemories(const arch::Geometry& device)
+    : size_(static_cast<size_t>(device.columns) * kLine) {
   for (int col = 0; col < device.columns; ++col) {
     for (int row = 0; row < arch::kRows; ++row) {
       const size_t bytes = arch::tile_geometry(arch::tile_kind(row)).memory_bytes;
@@ -60,17 +61,18 @@ void TileMemories::make() {
 }
 
 CoreState& TileMemories::modes(size_t tile) {
-  return *reinterpret_cast<CoreState*>(at(tile) + sizes_[tile]);
+  std::byte* const column = bytes_.data() + begin_ + tile / arch::kRows * kLine;
+  return reinterpret_cast<CoreState*>(column)[tile % arch::kRows];
 }
 
 void TileMemories::guard([[maybe_unused]] bool on) {
 #ifdef __SANITIZE_ADDRESS__
   for (size_t tile = 0; tile < sizes_.size(); ++tile) {
-    std::byte* const gap = at(tile) + sizes_[tile] + kLine;
+    std::byte* const gap = at(tile) + sizes_[tile];
     if (on) {
-      __asan_poison_memory_region(gap, kBetween - kLine);
+      __asan_poison_memory_region(gap, kBetween);
     } else {
-      __asan_unpoison_memory_region(gap, kBetween - kLine);
+      __asan_unpoison_memory_region(gap, kBetween);
     }
   }
 #endif

@@ -9,8 +9,10 @@ namespace npu::aie_host {
 
 namespace {
 
-thread_local CoreState no_core;  // for code that runs outside a kernel call
-thread_local CoreState* current = &no_core;
+constinit thread_local CoreState no_core;  // for code that runs outside a kernel call
+constinit thread_local CoreState* running = nullptr;
+
+CoreState& current() { return running != nullptr ? *running : no_core; }
 
 bool is_rounding_mode(uint8_t mode) { return mode <= 3 || (mode >= 8 && mode <= 13); }
 bool is_saturation_mode(uint8_t mode) { return mode == 0 || mode == 1 || mode == 3; }
@@ -42,13 +44,13 @@ std::byte* grown(AlignedBytes& bytes, uint64_t wanted) {
 
 }  // namespace
 
-CoreScope::CoreScope(CoreState& core) : previous_(current) {
+CoreScope::CoreScope(CoreState& core) : running_(&running), previous_(*running_) {
   check_rounding(core.rounding);
   check_saturation(core.saturation);
-  current = &core;
+  *running_ = &core;
 }
 
-CoreScope::~CoreScope() { current = previous_; }
+CoreScope::~CoreScope() { *running_ = previous_; }
 
 void set_packed_operands(std::span<const KernelArgument> arguments) {
   for (size_t i = 0; i < kPackedOperands; ++i) {
@@ -60,18 +62,18 @@ void set_packed_operands(std::span<const KernelArgument> arguments) {
 
 extern "C" {
 
-uint8_t npu_host_rounding() { return npu::aie_host::current->rounding; }
+uint8_t npu_host_rounding() { return npu::aie_host::current().rounding; }
 
 void npu_host_set_rounding(uint8_t mode) {
   npu::aie_host::check_rounding(mode);
-  npu::aie_host::current->rounding = mode;
+  npu::aie_host::current().rounding = mode;
 }
 
-uint8_t npu_host_saturation() { return npu::aie_host::current->saturation; }
+uint8_t npu_host_saturation() { return npu::aie_host::current().saturation; }
 
 void npu_host_set_saturation(uint8_t mode) {
   npu::aie_host::check_saturation(mode);
-  npu::aie_host::current->saturation = mode;
+  npu::aie_host::current().saturation = mode;
 }
 
 void* npu_host_pack_begin(uint32_t operand, const void* form, int64_t shape, uint64_t bytes,

@@ -25,7 +25,8 @@ class CoreScope {
   CoreScope& operator=(const CoreScope&) = delete;
 
  private:
-  CoreState* previous_;
+  CoreState** const running_;  // the thread's
+  CoreState* const previous_;
 };
 
 }  // namespace npu::aie_host

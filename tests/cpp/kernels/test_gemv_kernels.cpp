@@ -277,6 +277,36 @@ TEST_CASE("gemv_block: infinities and NaNs of x arrive in every build") {
   });
 }
 
+// Of q4nx with minima and without.
+TEST_CASE("gemv_block: half a block without scales adds nothing, unless x is not finite there") {
+  for_formats([](const HostKernel& kernel, int format) {
+    for (const int batch : {1, 2, 4, 8}) {
+      for (const int planes : {1, 2}) {
+        if (planes == 2 && format == kQ4_0) continue;
+        for (const int infinite : {-1, batch - 1}) {  // line of x
+          CAPTURE(batch);
+          CAPTURE(planes);
+          CAPTURE(infinite);
+          Memory memory(static_cast<unsigned>(batch), true, format);
+          memory.setup(1, 2, 8 / batch, batch, 0);
+          for (int i = 0; i < planes; ++i) std::memset(memory.block + 512 * i + 256, 0, 256);
+          if (infinite >= 0) memory.x[infinite * 256 + 200] = 0x7F80;
+          CoreState core;
+          kernel(memory.arguments(batch), core);
+          int wrong = 0;
+          for (int v = 0; v < batch; ++v) {
+            for (int r = 0; r < 32; ++r) {
+              const float sum = memory.sums[v * 32 + r];
+              wrong += v == infinite ? !std::isnan(sum) : double{sum} != memory.product(v, r);
+            }
+          }
+          CHECK(wrong == 0);
+        }
+      }
+    }
+  });
+}
+
 TEST_CASE("gemv_block: an infinite or NaN scale spoils its row only") {
   for_formats([](const HostKernel& kernel, int format) {
     for (const int batch : {1, 8}) {

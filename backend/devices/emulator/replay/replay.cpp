@@ -56,10 +56,15 @@ Replay::Replay(std::shared_ptr<const Recording> recording, std::span<const Argum
 // Packed forms belong to blocks where they were recorded.
 void Replay::put_operands(const PackedLane& lane, const CallAction& call,
                           KernelArgument* to) const {
-  std::uninitialized_copy_n(call.operands, call.count, to);
-  for (uint8_t i = 0; own_ && i < call.count; ++i) {
-    to[i].packed = nullptr;
-    if (to[i].data != nullptr && (call.based >> i & 1) == 0) to[i].data = own_->of(to[i].data);
+  for (uint8_t i = 0; i < call.count; ++i) {
+    KernelArgument operand = call.operands[i];
+    if (own_ != nullptr) {
+      operand.packed = nullptr;
+      if (operand.data != nullptr && (call.based >> i & 1) == 0) {
+        operand.data = own_->of(operand.data);
+      }
+    }
+    std::construct_at(to + i, operand);
   }
   for (uint32_t left = call.based; left != 0; left &= left - 1) {
     const auto i = static_cast<size_t>(std::countr_zero(left));
@@ -131,6 +136,26 @@ void Replay::run(const PackedLane& lane, const Action& action) const {
       break;
     case Action::Kind::kSteer:
       break;
+  }
+}
+
+void Replay::fetch(const PackedLane& lane, size_t first) const {
+  constexpr size_t kMost = 4;
+  const size_t end = std::min(first + kMost, lane.actions.size());
+  for (size_t number = first; number < end; ++number) {
+    const Action& action = lane.actions[number];
+    if (action.kind != Action::Kind::kCall) continue;
+    const CallAction& call = lane.calls[action.index];
+    for (uint8_t i = 0; i < call.count; ++i) {
+      std::byte* const data = call.operands[i].data;
+      if (data == nullptr || (call.based >> i & 1) != 0) continue;
+      __builtin_prefetch(own_ ? own_->of(data) : data, 1);
+    }
+    for (const Move& move : lane.moves_of(call)) {
+      if (move.operand + 1 != call.shared) __builtin_prefetch(at(move.place), 1);
+    }
+    __builtin_prefetch(&modes(call));
+    if (call.shared != 0) return;
   }
 }
 

@@ -26,9 +26,13 @@ AIE_HOST_INLINE float_lanes widen_int8(const int8_t* p) {
   return __builtin_convertvector(widen_bytes<kLanes>(p), float_lanes);
 }
 
-// Rows of a pass over a block's columns: two vectors, so that eight lines' sums stay in registers.
-inline constexpr int32_t kPassRows = 2 * int32_t(kLanes) < kBlockRows ? 2 * int32_t(kLanes) : 32;
-inline constexpr unsigned kPassVectors = unsigned(kPassRows) / kLanes;
+// Rows of a pass over a block's columns: one or two vectors, so that all sums stay in registers.
+inline constexpr int32_t kMostSums = kSimdBytes == 64 ? 16 : 8;
+template <int32_t kVectors, int32_t kParts>
+inline constexpr unsigned kPassVectors = 2 * kVectors * kParts > kMostSums ? 1 : 2;
+template <int32_t kVectors, int32_t kParts>
+inline constexpr int32_t kPassRows = int32_t(kPassVectors<kVectors, kParts> * kLanes);
+static_assert(kBlockRows % (2 * int32_t(kLanes)) == 0);
 
 // Sums of a vector in a core: few vectors have several, because a product has to wait for the one
 // before it.
@@ -36,12 +40,13 @@ constexpr int32_t parts_of(int32_t vectors) { return vectors <= 2 ? 2 : 1; }
 
 // out = columns [0, kColumns) of a pass, times the vectors' factors, added up.
 template <int32_t kVectors, int32_t kParts, int32_t kColumns, int32_t kStride, typename Column>
-AIE_HOST_INLINE void add_columns(float_lanes (&out)[kVectors][kPassVectors], const float* x,
-                                 const Column& column) {
-  float_lanes sums[kVectors][kParts][kPassVectors] = {};
+AIE_HOST_INLINE void add_columns(float_lanes (&out)[kVectors][kPassVectors<kVectors, kParts>],
+                                 const float* x, const Column& column) {
+  constexpr unsigned kPass = kPassVectors<kVectors, kParts>;
+  float_lanes sums[kVectors][kParts][kPass] = {};
   for (int32_t c = 0; c < kColumns; c += kParts) {
     unroll<kParts>([&](auto part) {
-      unroll<kPassVectors>([&](auto p) {
+      unroll<kPass>([&](auto p) {
         const float_lanes w = column(c + int32_t(part.value), p);
         unroll<kVectors>([&](auto v) {
           sums[v.value][part.value][p.value] +=
@@ -51,7 +56,7 @@ AIE_HOST_INLINE void add_columns(float_lanes (&out)[kVectors][kPassVectors], con
     });
   }
   unroll<kVectors>([&](auto v) {
-    unroll<kPassVectors>([&](auto p) {
+    unroll<kPass>([&](auto p) {
       float_lanes sum = sums[v.value][0][p.value];
       for (int32_t part = 1; part < kParts; ++part) sum += sums[v.value][part][p.value];
       out[v.value][p.value] = sum;
@@ -63,35 +68,36 @@ AIE_HOST_INLINE void add_columns(float_lanes (&out)[kVectors][kPassVectors], con
 template <typename Layout, int32_t kVectors, int32_t kParts, typename Vectors>
 [[gnu::noinline]] inline void int8_block(const uint8_t* block, const Vectors& vectors) {
   constexpr int32_t kGroup = Layout::kGroup, kGroups = Layout::kGroups;
-  constexpr int32_t kPasses = kBlockRows / kPassRows;
+  constexpr int32_t kStride = kPassRows<kVectors, kParts>, kPasses = kBlockRows / kStride;
+  constexpr unsigned kPass = kPassVectors<kVectors, kParts>;
   const auto* d = reinterpret_cast<const float*>(block);
   const auto* codes = reinterpret_cast<const int8_t*>(block + Layout::kCodesAt);
   alignas(64) float wide[kVectors * Layout::kColumns];
   widen_lines<kVectors, Layout::kColumns>(vectors, wide);
-  for (int32_t first = 0; first < kBlockRows; first += kPassRows) {
-    float_lanes rows[kVectors][kPassVectors];
+  for (int32_t first = 0; first < kBlockRows; first += kStride) {
+    float_lanes rows[kVectors][kPass];
     unroll<kVectors>([&](auto v) {
-      unroll<kPassVectors>([&](auto p) {
+      unroll<kPass>([&](auto p) {
         rows[v.value][p.value] =
             load<float_lanes>(vectors.sums(v.value) + first + int32_t(p.value * kLanes));
       });
     });
     for (int32_t g = 0; g < kGroups; ++g) {
       const int8_t* at = codes + g * kGroup * kBlockRows + first;
-      float_lanes sums[kVectors][kPassVectors];
+      float_lanes sums[kVectors][kPass];
       add_columns<kVectors, kParts, kGroup, Layout::kColumns>(
           sums, wide + g * kGroup, [&](int32_t c, auto p) {
             return widen_int8(at + c * kBlockRows + int32_t(p.value * kLanes));
           });
-      prefetch_ahead<Layout::kSize>(block, first / kPassRows * kGroups + g, kGroups * kPasses);
-      unroll<kPassVectors>([&](auto p) {
+      prefetch_ahead<Layout::kSize>(block, first / kStride * kGroups + g, kGroups * kPasses);
+      unroll<kPass>([&](auto p) {
         const auto scale =
             load<float_lanes>(d + g * kBlockRows + first + int32_t(p.value * kLanes));
         unroll<kVectors>([&](auto v) { rows[v.value][p.value] += scale * sums[v.value][p.value]; });
       });
     }
     unroll<kVectors>([&](auto v) {
-      unroll<kPassVectors>([&](auto p) {
+      unroll<kPass>([&](auto p) {
         store(rows[v.value][p.value], vectors.sums(v.value) + first + int32_t(p.value * kLanes));
       });
     });
@@ -101,22 +107,23 @@ template <typename Layout, int32_t kVectors, int32_t kParts, typename Vectors>
 // y += block x for kVectors lines of 80.
 template <int32_t kVectors, int32_t kParts, typename Vectors>
 [[gnu::noinline]] inline void bf16_block(const uint8_t* block, const Vectors& vectors) {
-  constexpr int32_t kStep = 16, kSteps = kBf16Columns / kStep, kPasses = kBlockRows / kPassRows;
+  constexpr int32_t kStep = 16, kSteps = kBf16Columns / kStep;
+  constexpr int32_t kStride = kPassRows<kVectors, kParts>, kPasses = kBlockRows / kStride;
+  constexpr unsigned kPass = kPassVectors<kVectors, kParts>;
   const auto* w = reinterpret_cast<const uint16_t*>(block);
   alignas(64) float wide[kVectors * kBf16Columns];
   widen_lines<kVectors, kBf16Columns>(vectors, wide);
-  for (int32_t first = 0; first < kBlockRows; first += kPassRows) {
+  for (int32_t first = 0; first < kBlockRows; first += kStride) {
     for (int32_t step = 0; step < kSteps; ++step) {
       const uint16_t* at = w + step * kStep * kBlockRows + first;
-      float_lanes sums[kVectors][kPassVectors];
+      float_lanes sums[kVectors][kPass];
       add_columns<kVectors, kParts, kStep, kBf16Columns>(
           sums, wide + step * kStep, [&](int32_t c, auto p) {
             return widen_bf16(at + c * kBlockRows + int32_t(p.value * kLanes));
           });
-      prefetch_ahead<npu::blocks::kBytes>(block, first / kPassRows * kSteps + step,
-                                          kSteps * kPasses);
+      prefetch_ahead<npu::blocks::kBytes>(block, first / kStride * kSteps + step, kSteps * kPasses);
       unroll<kVectors>([&](auto v) {
-        unroll<kPassVectors>([&](auto p) {
+        unroll<kPass>([&](auto p) {
           float* to = vectors.sums(v.value) + first + int32_t(p.value * kLanes);
           store(load<float_lanes>(to) + sums[v.value][p.value], to);
         });
@@ -173,7 +180,8 @@ inline void gemv_joint(const uint8_t* block, const bfloat16* const* x, float* co
   if constexpr (is_int4(kFormat)) {
     q4_joint<kFormat == Format::kQ4nx>(block, vectors, count);
   } else {
-    for_vectors<kJointVectors>(vectors, count, [&]<int32_t kVectors>(const separate_vectors& some) {
+    constexpr int32_t kMost = 2 * kJointVectors;  // in passes of one vector of rows
+    for_vectors<kMost>(vectors, count, [&]<int32_t kVectors>(const separate_vectors& some) {
       wide_block<kFormat, kVectors, parts_of(1)>(block, some);
     });
   }

@@ -42,13 +42,14 @@ template <bool kMinima, int32_t kVectors, typename Vectors>
     lines[v.value] = vectors.line(v.value);
     sums[v.value] = vectors.sums(v.value);
   });
-  // Byte j of two columns' eight as two 16-bit words: bytes 0-3, or 4-7.
-  const __m128i low =
-      _mm_setr_epi8(0, -128, 8, -128, 1, -128, 9, -128, 2, -128, 10, -128, 3, -128, 11, -128);
-  const __m128i high =
-      _mm_setr_epi8(4, -128, 12, -128, 5, -128, 13, -128, 6, -128, 14, -128, 7, -128, 15, -128);
-  const __m512i bytes =
-      _mm512_inserti64x4(_mm512_broadcast_i32x4(low), _mm256_broadcastsi128_si256(high), 1);
+  // Byte j of two columns' eight as the lower bytes of two 16-bit words: in 128-bit lanes bytes 0-3
+  // of columns 0 and 1, of 2 and 3, then 4-7. Of eight columns the first four and the others.
+  const __m128i pair = _mm_setr_epi8(0, 0, 8, 8, 1, 1, 9, 9, 2, 2, 10, 10, 3, 3, 11, 11);
+  const __m512i lanes_at =
+      _mm512_setr_epi64(0, 0, 0x1010101010101010, 0x1010101010101010, 0x0404040404040404,
+                        0x0404040404040404, 0x1414141414141414, 0x1414141414141414);
+  const __m512i first_four = _mm512_add_epi8(_mm512_broadcast_i32x4(pair), lanes_at);
+  const __m512i bytes[2] = {first_four, _mm512_add_epi8(first_four, _mm512_set1_epi8(32))};
   const __m512i pairs = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1);
   const __m512i code = _mm512_set1_epi32(0x000F000F), plus_128 = _mm512_set1_epi32(0x43004300);
   const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3F80);
@@ -59,7 +60,8 @@ template <bool kMinima, int32_t kVectors, typename Vectors>
       rows[half.value][v.value] = _mm512_loadu_ps(sums[v.value] + half.value * kQ4HalfRows);
     });
   });
-  for (int32_t g = 0; g < kQ4Groups; ++g) {
+  const int32_t groups = q4_groups<kMinima>(block, lines);
+  for (int32_t g = 0; g < groups; ++g) {
     __m512 even[2][kVectors] = {}, odd[2][kVectors] = {}, totals[kVectors] = {};
     unroll<kQ4Group / 4>([&](auto quad) {
       const int32_t c = g * kQ4Group + static_cast<int32_t>(4 * quad.value);
@@ -71,13 +73,14 @@ template <bool kMinima, int32_t kVectors, typename Vectors>
         totals[v.value] = _mm512_dpbf16_ps(totals[v.value], factors[v.value], ones);
       });
       unroll<2>([&](auto half) {
-        const uint8_t* columns =
-            block + kQ4Codes<kMinima> + half.value * kQ4HalfBytes + c * kQ4ColumnBytes;
-        const __m512i both = _mm512_shuffle_epi8(
-            _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i*)columns)), bytes);
-        const auto above = (__m512bh)_mm512_or_si512(_mm512_srli_epi16(both, 4), plus_128);
-        // (both & code) | plus_128
-        const auto below = (__m512bh)_mm512_ternarylogic_epi32(both, code, plus_128, 0xEA);
+        const uint8_t* eight = block + kQ4Codes<kMinima> + half.value * kQ4HalfBytes +
+                               (c - 4 * (quad.value % 2)) * kQ4ColumnBytes;
+        const __m512i both =
+            _mm512_permutexvar_epi8(bytes[quad.value % 2], _mm512_loadu_si512(eight));
+        const auto codes = [&](__m512i words) {  // (words & code) | plus_128
+          return (__m512bh)_mm512_ternarylogic_epi32(words, code, plus_128, 0xEA);
+        };
+        const __m512bh below = codes(both), above = codes(_mm512_srli_epi16(both, 4));
         unroll<kVectors>([&](auto v) {
           __m512 &e = even[half.value][v.value], &o = odd[half.value][v.value];
           e = _mm512_dpbf16_ps(e, below, factors[v.value]);
@@ -106,6 +109,9 @@ template <bool kMinima, int32_t kVectors, typename Vectors>
       }
     });
   }
+  for (int32_t g = groups; g < kQ4Groups; ++g) {
+    prefetch_ahead<kQ4Bytes<kMinima>>(block, g, kQ4Groups);
+  }
   unroll<2>([&](auto half) {
     unroll<kVectors>([&](auto v) {
       _mm512_storeu_ps(sums[v.value] + half.value * kQ4HalfRows, rows[half.value][v.value]);
@@ -113,83 +119,114 @@ template <bool kMinima, int32_t kVectors, typename Vectors>
   });
 }
 
-// y += block x for kVectors lines of 256.
-template <bool kMinima, int32_t kVectors>
-[[gnu::noinline]] inline void q4_many(const uint8_t* block, const bfloat16* x, float* y) {
+inline constexpr int32_t kQ4Many = 8;
+
+// Sums of the groups of eight lines, each added in the order of q4_few.
+inline void q4_totals(const uint16_t* const (&lines)[kQ4Many],
+                      float (&totals)[kQ4Groups][kQ4Many]) {
+  const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3F80);
+  const __m512i every_other = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 0, 0, 0, 0, 0, 0, 0, 0);
+  for (int32_t g = 0; g < kQ4Groups; ++g) {
+    __m512 sums = _mm512_setzero_ps();  // of every other pair of columns, line after line
+    unroll<kQ4Group / 8>([&](auto step) {
+      const auto eight_columns = [&](int32_t first) {  // of every other line
+        const auto of = [&](int32_t v) {
+          return _mm_loadu_si128((const __m128i*)(lines[first + v] + g * kQ4Group) + step.value);
+        };
+        return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_set_m128i(of(2), of(0))),
+                                  _mm256_set_m128i(of(6), of(4)), 1);
+      };
+      const __m512i even = eight_columns(0), odd = eight_columns(1);
+      sums = _mm512_dpbf16_ps(sums, (__m512bh)_mm512_unpacklo_epi64(even, odd), ones);
+      sums = _mm512_dpbf16_ps(sums, (__m512bh)_mm512_unpackhi_epi64(even, odd), ones);
+    });
+    sums += _mm512_permute_ps(sums, 0xB1);
+    const __m512 all = _mm512_permutexvar_ps(every_other, sums);
+    _mm256_storeu_ps(totals[g], _mm512_castps512_ps256(all));
+  }
+}
+
+// sum + pairs of codes times two columns of x, which GCC 12 would load by an instruction of its
+// own.
+AIE_HOST_INLINE __m512 add_pair(__m512 sum, __m512bh codes, const uint16_t* x) {
+  asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(codes), "m"(*(const uint16_t(*)[2])x));
+  return sum;
+}
+
+// y += block x for eight lines of 256, with the sums of q4_few: those of every other pair of
+// columns, then both together. Codes of a pair are one vector of 16 rows, for all lines.
+template <bool kMinima, typename Vectors>
+[[gnu::noinline]] inline void q4_many(const uint8_t* block, const Vectors& vectors) {
   const auto* d = reinterpret_cast<const uint16_t*>(block);
   const auto* m = reinterpret_cast<const uint16_t*>(block + kQ4Plane);
-  const auto* lines = reinterpret_cast<const uint16_t*>(x);
+  const uint16_t* lines[kQ4Many];
+  unroll<kQ4Many>([&](auto v) { lines[v.value] = vectors.line(v.value); });
+  alignas(32) float totals[kQ4Groups][kQ4Many];
+  q4_totals(lines, totals);
   // Dword r of four: byte r / 2 of each column, in 128-bit lane r / 4.
   const __m512i first = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
   const __m512i bytes = _mm512_or_si512(
       _mm512_or_si512(first, _mm512_slli_epi32(_mm512_add_epi32(first, _mm512_set1_epi32(8)), 16)),
       _mm512_set1_epi32(static_cast<int>(0x80008000)));
   const __m512i shift = _mm512_setr_epi32(0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4);
-  const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3F80);
-  const __m512 zero = _mm512_setzero_ps();
-  // Sums of groups, times 1: the start of every row's sum.
-  float totals[kQ4Groups][kVectors];
-  for (int32_t g = 0; g < kQ4Groups; ++g) {
-    unroll<kVectors>([&](auto v) {
-      const __m512i part = _mm512_loadu_si512(lines + v.value * kQ4Columns + g * kQ4Group);
-      totals[g][v.value] = _mm512_reduce_add_ps(_mm512_dpbf16_ps(zero, (__m512bh)part, ones));
-    });
-  }
+  const __m512 zero = _mm512_set1_ps(128 + kQ4Zero<kMinima>);
+  const int32_t groups = q4_groups<kMinima>(block, lines);
+  const auto prefetch = [&](int32_t half, int32_t g) {
+    prefetch_ahead<kQ4Bytes<kMinima>>(block, half * kQ4Groups + g, 2 * kQ4Groups);
+  };
   for (int32_t half = 0; half < 2; ++half) {
-    __m512 rows[kVectors];
-    unroll<kVectors>([&](auto v) {
-      rows[v.value] = _mm512_loadu_ps(y + v.value * kQ4Rows + half * kQ4HalfRows);
-    });
-    const uint8_t* codes = block + kQ4Codes<kMinima> + half * kQ4HalfBytes;
-    for (int32_t g = 0; g < kQ4Groups; ++g) {
-      __m512 sums[kVectors];
-      unroll<kVectors>([&](auto v) {
-        sums[v.value] = _mm512_set1_ps(-(128 + kQ4Zero<kMinima>)*totals[g][v.value]);
-      });
+    const auto out = [&](auto v) { return vectors.sums(v.value) + half * kQ4HalfRows; };
+    __m512 rows[kQ4Many];
+    unroll<kQ4Many>([&](auto v) { rows[v.value] = _mm512_loadu_ps(out(v)); });
+    for (int32_t g = 0; g < groups; ++g) {
+      const uint8_t* const codes =
+          block + kQ4Codes<kMinima> + half * kQ4HalfBytes + g * kQ4Group * kQ4ColumnBytes;
+      __m512 sums[2][kQ4Many] = {};
       unroll<kQ4Group / 2>([&](auto pair) {
-        const int32_t c = g * kQ4Group + static_cast<int32_t>(2 * pair.value);
-        const __m512bh w = (__m512bh)code_pairs(codes + c * kQ4ColumnBytes, bytes, shift);
-        unroll<kVectors>([&](auto v) {
-          int32_t factor;
-          __builtin_memcpy(&factor, lines + v.value * kQ4Columns + c, 4);
-          sums[v.value] = _mm512_dpbf16_ps(sums[v.value], w, (__m512bh)_mm512_set1_epi32(factor));
+        const auto w = (__m512bh)code_pairs(codes + 2 * pair.value * kQ4ColumnBytes, bytes, shift);
+        unroll<kQ4Many>([&](auto v) {
+          __m512& sum = sums[pair.value % 2][v.value];
+          sum = add_pair(sum, w, lines[v.value] + g * kQ4Group + 2 * pair.value);
         });
       });
-      prefetch_ahead<kQ4Bytes<kMinima>>(block, 2 * g + half, 2 * kQ4Groups);
+      prefetch(half, g);
       const int32_t at = g * kQ4Rows + half * kQ4HalfRows;
       const auto scale = (__m512)widen_bf16(d + at);
-      unroll<kVectors>(
-          [&](auto v) { rows[v.value] = _mm512_fmadd_ps(scale, sums[v.value], rows[v.value]); });
-      if constexpr (kMinima) {
-        const auto minimum = (__m512)widen_bf16(m + at);
-        unroll<kVectors>([&](auto v) {
-          const __m512 total = _mm512_set1_ps(totals[g][v.value]);
-          rows[v.value] = _mm512_fmadd_ps(minimum, total, rows[v.value]);
-        });
-      }
+      unroll<kQ4Many>([&](auto v) {
+        const __m512 total = _mm512_set1_ps(totals[g][v.value]);
+        const __m512 sum = sums[0][v.value] + sums[1][v.value];
+        __m512& row = rows[v.value];
+        row = _mm512_fmadd_ps(scale, _mm512_fnmadd_ps(zero, total, sum), row);
+        if constexpr (kMinima) row = _mm512_fmadd_ps((__m512)widen_bf16(m + at), total, row);
+      });
     }
-    unroll<kVectors>([&](auto v) {
-      _mm512_storeu_ps(y + v.value * kQ4Rows + half * kQ4HalfRows, rows[v.value]);
-    });
+    for (int32_t g = groups; g < kQ4Groups; ++g) prefetch(half, g);
+    unroll<kQ4Many>([&](auto v) { _mm512_storeu_ps(out(v), rows[v.value]); });
+  }
+}
+
+// y += block x for kVectors vectors.
+template <bool kMinima, int32_t kVectors, typename Vectors>
+AIE_HOST_INLINE void q4_vectors(const uint8_t* block, const Vectors& vectors) {
+  if constexpr (kVectors == kQ4Many) {
+    q4_many<kMinima>(block, vectors);
+  } else {
+    q4_few<kMinima, kVectors>(block, vectors);
   }
 }
 
 // y += block x for kVectors lines of 256.
 template <bool kMinima, int32_t kVectors>
 AIE_HOST_INLINE void q4_block(const uint8_t* block, const bfloat16* x, float* y) {
-  if constexpr (kVectors <= 2) {
-    const auto* const lines = reinterpret_cast<const uint16_t*>(x);
-    q4_few<kMinima, kVectors>(block, adjacent_vectors<kQ4Columns>{lines, y});
-  } else {
-    q4_many<kMinima, kVectors>(block, x, y);
-  }
+  const auto* const lines = reinterpret_cast<const uint16_t*>(x);
+  q4_vectors<kMinima, kVectors>(block, adjacent_vectors<kQ4Columns>{lines, y});
 }
 
 // The same for `count` vectors, each with the sums of q4_block<kMinima, 1>.
 template <bool kMinima>
 inline void q4_joint(const uint8_t* block, separate_vectors vectors, int32_t count) {
-  for_vectors<kJointVectors>(vectors, count, [&]<int32_t kVectors>(const separate_vectors& some) {
-    q4_few<kMinima, kVectors>(block, some);
+  for_vectors<kQ4Many>(vectors, count, [&]<int32_t kVectors>(const separate_vectors& some) {
+    q4_vectors<kMinima, kVectors>(block, some);
   });
 }
 

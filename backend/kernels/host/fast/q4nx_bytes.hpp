@@ -219,7 +219,8 @@ template <bool kMinima>
   const auto* m = reinterpret_cast<const uint16_t*>(block + kQ4Plane);
   float_lanes rows[4];
   unroll<4>([&](auto i) { rows[i.value] = load<float_lanes>(y + 8 * i.value); });
-  for (int32_t g = 0; g < kQ4Groups; ++g) {
+  const int32_t groups = q4_groups<kMinima>(block, {x});
+  for (int32_t g = 0; g < groups; ++g) {
     const int32_t first = g * kQ4Group;
     const uint8_t* const codes = block + kQ4Codes<kMinima> + first * kQ4ColumnBytes;
     float_lanes sums[4];
@@ -232,6 +233,9 @@ template <bool kMinima>
       rows[i.value] += widen_bf16(d + at) * sums[i.value];
       if constexpr (kMinima) rows[i.value] += widen_bf16(m + at) * line.totals[g];
     });
+  }
+  for (int32_t g = groups; g < kQ4Groups; ++g) {
+    prefetch_ahead<kQ4Bytes<kMinima>>(block, g, kQ4Groups);
   }
   unroll<4>([&](auto i) { store(rows[i.value], y + 8 * i.value); });
 }
@@ -320,7 +324,8 @@ template <bool kMinima>
 [[gnu::noinline]] inline void multiply_unpacked(const q4_unpacked<kMinima>& unpacked,
                                                 const uint8_t* block, const uint16_t* x, float* y) {
   const q4_line& line = split_line(x);
-  for (int32_t g = 0; g < kQ4Groups; ++g) {
+  const int32_t groups = q4_groups<kMinima>(block, {x});
+  for (int32_t g = 0; g < groups; ++g) {
     const int32_t first = g * kQ4Group;
     const uint8_t* const codes = block + kQ4Codes<kMinima> + first * kQ4ColumnBytes;
     float_lanes sums[4];

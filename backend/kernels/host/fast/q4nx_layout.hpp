@@ -119,5 +119,30 @@ AIE_HOST_INLINE void prefetch_ahead(const uint8_t* block, int32_t part, int32_t 
   }
 }
 
+// Whether an infinity or a NaN is among so many bf16.
+AIE_HOST_INLINE bool any_infinite(const uint16_t* x, int32_t count) {
+  uint16_t found = 0;
+  for (int32_t i = 0; i < count; ++i) found |= (x[i] & 0x7F80) == 0x7F80;
+  return found != 0;
+}
+
+// How many of a block's groups count for these lines of x: of the last block of a row, whose second
+// half may lie behind the matrix, the first half.
+template <bool kMinima, int32_t kVectors>
+AIE_HOST_INLINE int32_t q4_groups(const uint8_t* block, const uint16_t* const (&lines)[kVectors]) {
+  constexpr int32_t kHalf = kQ4Groups / 2, kHalfPlane = kQ4Plane / 2;
+  uint64_t factors = 0;
+  for (int32_t plane = 0; plane < (kMinima ? 2 : 1); ++plane) {
+    const uint8_t* const second = block + plane * kQ4Plane + kHalfPlane;
+    for (int32_t i = 0; i < kHalfPlane; i += 8) factors |= load<uint64_t>(second + i);
+  }
+  if (factors != 0) [[likely]]
+    return kQ4Groups;
+  for (const uint16_t* line : lines) {
+    if (any_infinite(line + kHalf * kQ4Group, kHalf * kQ4Group)) return kQ4Groups;
+  }
+  return kHalf;
+}
+
 }  // namespace host
 AIE_HOST_END
