@@ -102,6 +102,9 @@ void HostKernel::repeat(std::span<KernelArgument> arguments, CoreState& core, ui
   uint32_t done = 0;
   if (plain) {
     const aie_host::CoreScope scope(core);
+    const KernelArgument* const call = arguments.data();
+    // What kernels check need not be checked again for the next block of a core.
+    if (run_joint != nullptr && moving == 0 && run_joint(&call, 1, times, stride)) return;
     for (; done < times && run(arguments.data()); ++done) arguments[moving].data += stride;
   }
   for (; done < times; ++done) {  // with the errors of single calls
