@@ -41,9 +41,10 @@ enum class Element : uint8_t { kInt8, kUint8, kInt16, kInt32, kFloat32, kBfloat1
   return count / 8 * 9;
 }
 
-// One call for each of `count` cores, up to kMostJointCalls, with the same first operand; then
-// `times` - 1 more, for each of which that operand lies `stride` bytes further. Results are those
-// of single calls. False, and nothing happens, where they cannot be made together.
+// One call for each of `count` cores, from one to kMostJointCalls, with the same first operand;
+// then `times` - 1 more, for each of which that operand lies `stride` bytes further. Results are
+// those of single calls, of which the later ones pass any check that the first one passes. False,
+// and nothing happens, where they cannot be made together.
 inline constexpr int kMostJointCalls = 8;
 using JointCalls = bool (*)(const KernelArgument* const* calls, int count, uint32_t times,
                             int64_t stride);
@@ -169,7 +170,8 @@ struct Declaration {
   // Which words a call copies on their way to where they steer a core, besides those of kCopies.
   // Its places may depend on integers and on words that steer. Null: none.
   void (*copies)(const KernelArgument* operands, WordCopies& out) = nullptr;
-  // In host builds that have a faster way for several cores. It leaves the core's modes alone.
+  // In host builds that have a faster way for several cores, or calls in a row. It leaves the
+  // core's modes alone.
   JointCalls joint = nullptr;
   bool has_joint = false;  // with UBSan no constant expression compares a function's address
   // C += A B, operand 0 by the next one or three: simulations count its cycles apart, and host

@@ -42,7 +42,8 @@ struct HostKernel {
   explicit operator bool() const { return run != nullptr; }
   bool operator==(const HostKernel&) const = default;
   void operator()(std::span<const KernelArgument> arguments, CoreState& core) const;
-  // So many calls, with operand `moving` `stride` bytes further each time.
+  // So many calls, with operand `moving` `stride` bytes further each time, wherever that leaves it.
+  // Of kernels with a joint function only the first is checked.
   void repeat(std::span<KernelArgument> arguments, CoreState& core, uint32_t times, uint32_t moving,
               int64_t stride) const;
   // The same for several cores, up to kMostJointCalls: each round is made for all of them before

@@ -24,7 +24,7 @@ class TileMemories {
 
   // Of a tile, by Tile::number().
   std::span<std::byte> of(size_t tile) { return {at(tile), sizes_[tile]}; }
-  // Those of a column's cores share a line.
+  // Those of a column's cores share a line, as one thread runs a column.
   CoreState& modes(size_t tile);
   // All of them and what lies between: the same in every copy.
   std::span<std::byte> all() { return {bytes_.data() + begin_, size_}; }

@@ -52,6 +52,7 @@ struct Core {
       if (seed % 4 == 1 && i % 5 == 0) value *= 0x1p-9f;  // beside much larger ones
       if (seed % 4 == 2 && i < 40) value = 0;
       if (seed % 4 == 3) value *= 0x1p-120f;
+      if (seed == 4 && i % 256 == 200) value = 3e38f;
       if (seed == 5 && i % 256 == 200) value = INFINITY;
       values[i] = bf16_word(value);
     }
@@ -163,14 +164,18 @@ TEST_CASE("joint calls have the bits of single ones") {
           for (const auto& [first, times] : {std::pair{0u, 1u}, {1u, 6u}, {7u, 5u}}) {
             repeat(kernel, joint, weights, format, first, times);
           }
-          for (Core& core : single) {
-            std::vector<KernelArgument> operands = core.operands(weights, format);
+          std::vector<Core> repeated = single;
+          for (unsigned i = 0; i < count; ++i) {
+            std::vector<KernelArgument> operands = single[i].operands(weights, format);
             for (uint32_t block = 0; block < kBlocks; ++block) {
-              kernel(operands, core.modes);
+              kernel(operands, single[i].modes);
               operands[0].data += block_size(format);
             }
+            std::vector<KernelArgument> first = repeated[i].operands(weights, format);
+            kernel.repeat(first, repeated[i].modes, kBlocks, 0, block_size(format));
           }
           CHECK(joint == single);
+          CHECK(repeated == single);
           CHECK(joint[0].y != Core(format, output, 0).y);
         }
       }
@@ -236,24 +241,33 @@ TEST_CASE("joint calls with operands that do not fit are errors as of single cal
   for (const Format format : kFourBits) {
     AlignedBytes weights = weights_of(format);
     for_kernels(format, [&](const HostKernel& kernel) {
+      bool several = false;
       const auto error_of = [&](const auto& spoil) -> std::string {
         std::vector<Core> cores;
         for (unsigned i = 0; i < 3; ++i) cores.emplace_back(format, Output::kF32, i);
         spoil(cores[1]);
         try {
-          repeat(kernel, cores, weights, format, 0, 2);
+          if (several) {
+            repeat(kernel, cores, weights, format, 0, 2);
+          } else {
+            std::vector<KernelArgument> operands = cores[1].operands(weights, format);
+            kernel.repeat(operands, cores[1].modes, 2, 0, block_size(format));
+          }
         } catch (const Error& error) {
           CHECK(error.kind() == ErrorKind::kKernel);
           return error.what();
         }
         return "";
       };
-      CHECK(error_of([](Core&) {}).empty());
-      CHECK(error_of([](Core& core) { core.sums.resize(64); }).find("sums") != std::string::npos);
       const auto far = [](Core& core) {
         reinterpret_cast<int32_t*>(core.state.data())[State::kBlock] = 9;
       };
-      CHECK(error_of(far).find("setup") != std::string::npos);
+      for (const bool joint : {false, true}) {
+        several = joint;
+        CHECK(error_of([](Core&) {}).empty());
+        CHECK(error_of([](Core& core) { core.sums.resize(64); }).find("sums") != std::string::npos);
+        CHECK(error_of(far).find("setup") != std::string::npos);
+      }
     });
   }
 }

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "aie_kernels/gemv_setup.h"
 #include "error.h"
 #include "kernel_calls.h"
 #include "kernels/kernel.h"
@@ -277,30 +278,36 @@ TEST_CASE("gemv_block: infinities and NaNs of x arrive in every build") {
   });
 }
 
-// Of q4nx with minima and without.
-TEST_CASE("gemv_block: half a block without scales adds nothing, unless x is not finite there") {
+// planes: scales, then minima too; kept: a word of the last one that is left.
+TEST_CASE("gemv_block: half a block without scales adds nothing, unless x is too large for that") {
   for_formats([](const HostKernel& kernel, int format) {
     for (const int batch : {1, 2, 4, 8}) {
       for (const int planes : {1, 2}) {
         if (planes == 2 && format == kQ4_0) continue;
-        for (const int infinite : {-1, batch - 1}) {  // line of x
-          CAPTURE(batch);
-          CAPTURE(planes);
-          CAPTURE(infinite);
-          Memory memory(static_cast<unsigned>(batch), true, format);
-          memory.setup(1, 2, 8 / batch, batch, 0);
-          for (int i = 0; i < planes; ++i) std::memset(memory.block + 512 * i + 256, 0, 256);
-          if (infinite >= 0) memory.x[infinite * 256 + 200] = 0x7F80;
-          CoreState core;
-          kernel(memory.arguments(batch), core);
-          int wrong = 0;
-          for (int v = 0; v < batch; ++v) {
-            for (int r = 0; r < 32; ++r) {
-              const float sum = memory.sums[v * 32 + r];
-              wrong += v == infinite ? !std::isnan(sum) : double{sum} != memory.product(v, r);
+        for (const int kept : {0, 128, 255}) {
+          for (const int infinite : {-1, batch - 1}) {  // line of x
+            CAPTURE(batch);
+            CAPTURE(planes);
+            CAPTURE(kept);
+            CAPTURE(infinite);
+            Memory memory(static_cast<unsigned>(batch), true, format);
+            memory.setup(1, 2, 8 / batch, batch, 0);
+            auto* const words = reinterpret_cast<uint16_t*>(memory.block);
+            const uint16_t last = words[256 * (planes - 1) + kept];
+            for (int i = 0; i < planes; ++i) std::fill_n(words + 256 * i + 128, 128, uint16_t{0});
+            words[256 * (planes - 1) + kept] = last;
+            if (infinite >= 0) memory.x[infinite * 256 + 200] = 0x7F80;
+            CoreState core;
+            kernel(memory.arguments(batch), core);
+            int wrong = 0;
+            for (int v = 0; v < batch; ++v) {
+              for (int r = 0; r < 32; ++r) {
+                const float sum = memory.sums[v * 32 + r];
+                wrong += v == infinite ? std::isfinite(sum) : double{sum} != memory.product(v, r);
+              }
             }
+            CHECK(wrong == 0);
           }
-          CHECK(wrong == 0);
         }
       }
     }
@@ -394,6 +401,25 @@ TEST_CASE("gemv_setup takes a core's record and starts afresh") {
     CHECK_THROWS_AS(call({nullptr, 0, 32}), Error);
     CHECK_THROWS_AS(call({nullptr, 0, -1}), Error);
     CHECK_THROWS_AS(call(all[0]), Error);
+  }
+}
+
+TEST_CASE("gemv_piece writes all of a piece, whatever it held") {
+  for (const Build& build : builds()) {
+    CAPTURE(build.name());
+    std::vector<int32_t> y(128);
+    for (size_t i = 0; i < y.size(); ++i) y[i] = static_cast<int32_t>(1000 + i);
+    for (const int32_t before : {0, -1}) {
+      std::vector<int32_t> piece(17, before), state(16);
+      state[gemv::State::kSent] = 1;
+      CoreState core;
+      build.find("gemv_piece")(std::vector{kernel_test::buffer(y), kernel_test::buffer(piece),
+                                           kernel_test::buffer(state)},
+                               core);
+      CHECK(std::equal(piece.begin(), piece.begin() + 16, y.begin() + 16));
+      CHECK(piece[16] == before);
+      CHECK(state[gemv::State::kSent] == 2);
+    }
   }
 }
 

@@ -68,7 +68,7 @@ void run_lane(std::span<Replay* const> runs, size_t number) {
     std::erase_if(cursors, [](const Cursor& c) { return c.next == c.lane->actions.size(); });
     if (cursors.empty()) return;
     for (Cursor& cursor : cursors) {
-      cursor.run->fetch(*cursor.lane, cursor.next + 1);
+      cursor.run->prefetch(*cursor.lane, cursor.next + 1);
       waiting.push_back(&cursor);
     }
     while (!waiting.empty()) call_together(waiting);

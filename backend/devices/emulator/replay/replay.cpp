@@ -139,20 +139,23 @@ void Replay::run(const PackedLane& lane, const Action& action) const {
   }
 }
 
-void Replay::fetch(const PackedLane& lane, size_t first) const {
-  constexpr size_t kMost = 4;
-  const size_t end = std::min(first + kMost, lane.actions.size());
+void Replay::prefetch(const PackedLane& lane, size_t first) const {
+  constexpr size_t kActions = 4;
+  const size_t end = std::min(first + kActions, lane.actions.size());
   for (size_t number = first; number < end; ++number) {
     const Action& action = lane.actions[number];
     if (action.kind != Action::Kind::kCall) continue;
     const CallAction& call = lane.calls[action.index];
-    for (uint8_t i = 0; i < call.count; ++i) {
-      std::byte* const data = call.operands[i].data;
-      if (data == nullptr || (call.based >> i & 1) != 0) continue;
-      __builtin_prefetch(own_ ? own_->of(data) : data, 1);
-    }
+    uint32_t elsewhere = call.based;
     for (const Move& move : lane.moves_of(call)) {
-      if (move.operand + 1 != call.shared) __builtin_prefetch(at(move.place), 1);
+      elsewhere |= 1u << move.operand;
+      if (move.operand + 1 != call.shared) __builtin_prefetch(at(move.place));
+    }
+    for (uint32_t i = 0; i < call.count; ++i) {
+      std::byte* const data = call.operands[i].data;
+      if ((elsewhere >> i & 1) == 0 && data != nullptr) {
+        __builtin_prefetch(own_ ? own_->of(data) : data);
+      }
     }
     __builtin_prefetch(&modes(call));
     if (call.shared != 0) return;

@@ -77,9 +77,9 @@ class Replay {
   void put_operands(const PackedLane& lane, const CallAction& call, KernelArgument* to) const;
   CoreState& modes(const CallAction& call) const;
   void call(const PackedLane& lane, const CallAction& call) const;
-  // Fetches what the calls from an action on begin with, up to the next one that shares weights:
-  // the call before takes long, and other runs and weights have pushed their lines out of caches.
-  void fetch(const PackedLane& lane, size_t first) const;
+  // Fetches what the calls among the next few actions begin with, up to the first one that shares
+  // weights: the call before takes long, and other runs and weights have pushed them out of caches.
+  void prefetch(const PackedLane& lane, size_t first) const;
 
  private:
   void run(const PackedLane& lane, const Action& action) const;

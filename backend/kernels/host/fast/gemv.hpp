@@ -180,7 +180,7 @@ inline void gemv_joint(const uint8_t* block, const bfloat16* const* x, float* co
   if constexpr (is_int4(kFormat)) {
     q4_joint<kFormat == Format::kQ4nx>(block, vectors, count);
   } else {
-    constexpr int32_t kMost = 2 * kJointVectors;  // in passes of one vector of rows
+    constexpr int32_t kMost = kMostSums / parts_of(1);
     for_vectors<kMost>(vectors, count, [&]<int32_t kVectors>(const separate_vectors& some) {
       wide_block<kFormat, kVectors, parts_of(1)>(block, some);
     });

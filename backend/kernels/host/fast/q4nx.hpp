@@ -12,6 +12,9 @@ AIE_HOST_BEGIN
 namespace host {
 
 #if defined(__AVX512BF16__)
+#if !defined(__AVX512VBMI__)
+#error "this build has AVX512_BF16 without AVX512_VBMI (cpu_level.h)"
+#endif
 
 // Rows 0-15 of one half's columns c and c + 1 as bf16 pairs 128 + code.
 AIE_HOST_INLINE __m512i code_pairs(const uint8_t* columns, __m512i bytes, __m512i shift) {
@@ -31,7 +34,7 @@ AIE_HOST_INLINE __m512 rows_in_order(__m512 even, __m512 odd) {
 }
 
 // y += block x for up to four lines of 256: four columns at a time and four sums of each half, so
-// that a byte's two codes take one shuffle and no product waits for the one before it.
+// that a byte's two codes take one permutation and no product waits for the one before it.
 template <bool kMinima, int32_t kVectors, typename Vectors>
 [[gnu::noinline]] inline void q4_few(const uint8_t* block, const Vectors& vectors) {
   const auto* d = reinterpret_cast<const uint16_t*>(block);
@@ -42,8 +45,9 @@ template <bool kMinima, int32_t kVectors, typename Vectors>
     lines[v.value] = vectors.line(v.value);
     sums[v.value] = vectors.sums(v.value);
   });
-  // Byte j of two columns' eight as the lower bytes of two 16-bit words: in 128-bit lanes bytes 0-3
-  // of columns 0 and 1, of 2 and 3, then 4-7. Of eight columns the first four and the others.
+  // Of eight columns the first four, or the others. Byte j of two columns' eight fills two 16-bit
+  // words, whose upper halves are masked out: in 128-bit lanes bytes 0-3 of columns 0 and 1, of 2
+  // and 3, then 4-7.
   const __m128i pair = _mm_setr_epi8(0, 0, 8, 8, 1, 1, 9, 9, 2, 2, 10, 10, 3, 3, 11, 11);
   const __m512i lanes_at =
       _mm512_setr_epi64(0, 0, 0x1010101010101010, 0x1010101010101010, 0x0404040404040404,
@@ -109,9 +113,7 @@ template <bool kMinima, int32_t kVectors, typename Vectors>
       }
     });
   }
-  for (int32_t g = groups; g < kQ4Groups; ++g) {
-    prefetch_ahead<kQ4Bytes<kMinima>>(block, g, kQ4Groups);
-  }
+  prefetch_rest<kQ4Bytes<kMinima>>(block, groups, kQ4Groups);
   unroll<2>([&](auto half) {
     unroll<kVectors>([&](auto v) {
       _mm512_storeu_ps(sums[v.value] + half.value * kQ4HalfRows, rows[half.value][v.value]);
@@ -121,7 +123,8 @@ template <bool kMinima, int32_t kVectors, typename Vectors>
 
 inline constexpr int32_t kQ4Many = 8;
 
-// Sums of the groups of eight lines, each added in the order of q4_few.
+// Sums of the groups of eight lines, each added in the order of q4_few (of two NaNs either may be
+// the sum).
 inline void q4_totals(const uint16_t* const (&lines)[kQ4Many],
                       float (&totals)[kQ4Groups][kQ4Many]) {
   const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3F80);
@@ -146,8 +149,7 @@ inline void q4_totals(const uint16_t* const (&lines)[kQ4Many],
   }
 }
 
-// sum + pairs of codes times two columns of x, which GCC 12 would load by an instruction of its
-// own.
+// sum + pairs of codes times two columns of x. GCC 12 would load x by an instruction of its own.
 AIE_HOST_INLINE __m512 add_pair(__m512 sum, __m512bh codes, const uint16_t* x) {
   asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(codes), "m"(*(const uint16_t(*)[2])x));
   return sum;
@@ -171,9 +173,6 @@ template <bool kMinima, typename Vectors>
   const __m512i shift = _mm512_setr_epi32(0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4);
   const __m512 zero = _mm512_set1_ps(128 + kQ4Zero<kMinima>);
   const int32_t groups = q4_groups<kMinima>(block, lines);
-  const auto prefetch = [&](int32_t half, int32_t g) {
-    prefetch_ahead<kQ4Bytes<kMinima>>(block, half * kQ4Groups + g, 2 * kQ4Groups);
-  };
   for (int32_t half = 0; half < 2; ++half) {
     const auto out = [&](auto v) { return vectors.sums(v.value) + half * kQ4HalfRows; };
     __m512 rows[kQ4Many];
@@ -189,7 +188,7 @@ template <bool kMinima, typename Vectors>
           sum = add_pair(sum, w, lines[v.value] + g * kQ4Group + 2 * pair.value);
         });
       });
-      prefetch(half, g);
+      prefetch_ahead<kQ4Bytes<kMinima>>(block, half * groups + g, 2 * kQ4Groups);
       const int32_t at = g * kQ4Rows + half * kQ4HalfRows;
       const auto scale = (__m512)widen_bf16(d + at);
       unroll<kQ4Many>([&](auto v) {
@@ -200,9 +199,9 @@ template <bool kMinima, typename Vectors>
         if constexpr (kMinima) row = _mm512_fmadd_ps((__m512)widen_bf16(m + at), total, row);
       });
     }
-    for (int32_t g = groups; g < kQ4Groups; ++g) prefetch(half, g);
     unroll<kQ4Many>([&](auto v) { _mm512_storeu_ps(out(v), rows[v.value]); });
   }
+  prefetch_rest<kQ4Bytes<kMinima>>(block, 2 * groups, 2 * kQ4Groups);
 }
 
 // y += block x for kVectors vectors.
@@ -304,7 +303,8 @@ AIE_HOST_INLINE void q4_block(const uint8_t* block, const bfloat16* x, float* y)
 // The same for `count` vectors, each with the sums of q4_block<kMinima, 1>.
 template <bool kMinima>
 inline void q4_joint(const uint8_t* block, separate_vectors vectors, int32_t count) {
-  for_vectors<kJointVectors>(vectors, count, [&]<int32_t kVectors>(const separate_vectors& some) {
+  constexpr int32_t kMost = kSimdBytes == 64 ? 4 : 2;  // as many sums as registers take
+  for_vectors<kMost>(vectors, count, [&]<int32_t kVectors>(const separate_vectors& some) {
     q4_floats<kMinima, kVectors>(block, some);
   });
 }

@@ -234,9 +234,7 @@ template <bool kMinima>
       if constexpr (kMinima) rows[i.value] += widen_bf16(m + at) * line.totals[g];
     });
   }
-  for (int32_t g = groups; g < kQ4Groups; ++g) {
-    prefetch_ahead<kQ4Bytes<kMinima>>(block, g, kQ4Groups);
-  }
+  prefetch_rest<kQ4Bytes<kMinima>>(block, groups, kQ4Groups);
   unroll<4>([&](auto i) { store(rows[i.value], y + 8 * i.value); });
 }
 

@@ -83,9 +83,6 @@ struct separate_vectors {
   separate_vectors from(int32_t v) const { return {x + v, y + v}; }
 };
 
-// How many separate vectors are multiplied by a block at once: as many sums as registers take.
-inline constexpr int32_t kJointVectors = kSimdBytes == 64 ? 4 : 2;
-
 // body.operator()<n>(vectors) for all of them, kMost at a time, of the rest as many as possible.
 template <int32_t kMost, typename Body>
 AIE_HOST_INLINE void for_vectors(separate_vectors vectors, int32_t count, const Body& body) {
@@ -118,16 +115,23 @@ AIE_HOST_INLINE void prefetch_ahead(const uint8_t* block, int32_t part, int32_t 
     __builtin_prefetch(block + 2 * kBytes + part * size + line, 0, 2);
   }
 }
+// Parts that nobody has asked for.
+template <int64_t kBlockBytes>
+AIE_HOST_INLINE void prefetch_rest(const uint8_t* block, int32_t first, int32_t parts) {
+  for (; first < parts; ++first) prefetch_ahead<kBlockBytes>(block, first, parts);
+}
 
-// Whether an infinity or a NaN is among so many bf16.
-AIE_HOST_INLINE bool any_infinite(const uint16_t* x, int32_t count) {
+// Whether magnitudes from 2^112 on, infinities or NaNs are among so many bf16.
+AIE_HOST_INLINE bool any_large(const uint16_t* x, int32_t count) {
+  constexpr uint16_t kLarge = (127 + 112) << 7;
   uint16_t found = 0;
-  for (int32_t i = 0; i < count; ++i) found |= (x[i] & 0x7F80) == 0x7F80;
+  for (int32_t i = 0; i < count; ++i) found |= (x[i] & 0x7FFF) >= kLarge;
   return found != 0;
 }
 
-// How many of a block's groups count for these lines of x: of the last block of a row, whose second
-// half may lie behind the matrix, the first half.
+// How many of a block's groups to multiply by these lines of x. The second half of the last block
+// of a row may lie beyond the end of the matrix: where its scales and minima are all 0 it adds
+// nothing, unless the sum of a group, up to 32 * 144 of the largest x, is not finite.
 template <bool kMinima, int32_t kVectors>
 AIE_HOST_INLINE int32_t q4_groups(const uint8_t* block, const uint16_t* const (&lines)[kVectors]) {
   constexpr int32_t kHalf = kQ4Groups / 2, kHalfPlane = kQ4Plane / 2;
@@ -139,7 +143,7 @@ AIE_HOST_INLINE int32_t q4_groups(const uint8_t* block, const uint16_t* const (&
   if (factors != 0) [[likely]]
     return kQ4Groups;
   for (const uint16_t* line : lines) {
-    if (any_infinite(line + kHalf * kQ4Group, kHalf * kQ4Group)) return kQ4Groups;
+    if (any_large(line + kHalf * kQ4Group, kHalf * kQ4Group)) return kQ4Groups;
   }
   return kHalf;
 }
