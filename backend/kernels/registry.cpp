@@ -97,14 +97,16 @@ void HostKernel::operator()(std::span<const KernelArgument> arguments, CoreState
 
 void HostKernel::repeat(std::span<KernelArgument> arguments, CoreState& core, uint32_t times,
                         uint32_t moving, int64_t stride) const {
+  if (run_joint != nullptr) {
+    KernelArgument* const call = arguments.data();
+    CoreState* const state = &core;
+    return repeat_joint({&call, 1}, {&state, 1}, arguments.size(), times, moving, stride);
+  }
   const bool plain = arguments.size() == static_cast<size_t>(declaration->count) &&
                      declaration->product == kernels::Product::kNone;
   uint32_t done = 0;
   if (plain) {
     const aie_host::CoreScope scope(core);
-    const KernelArgument* const call = arguments.data();
-    // What kernels check need not be checked again for the next block of a core.
-    if (run_joint != nullptr && moving == 0 && run_joint(&call, 1, times, stride)) return;
     for (; done < times && run(arguments.data()); ++done) arguments[moving].data += stride;
   }
   for (; done < times; ++done) {  // with the errors of single calls

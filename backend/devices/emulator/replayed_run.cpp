@@ -195,15 +195,12 @@ bool Array::comparable(const SteeringWord& word, const Recording& run) const {
   });
 }
 
-// Brings memories up to date: replays do that column by column, as everything else.
+// Brings memories up to date: in replays the threads share the tiles.
 void Array::flush_recorded() {
-  const auto columns = static_cast<size_t>(device_.columns);
-  log_->begin_lanes(columns);
-  for (size_t column = 0; column < columns; ++column) {
-    const ActionLog::LaneScope scope(log_.get(), column);
-    for (auto& tile : tiles_) {
-      if (static_cast<size_t>(tile->col) == column) tile->aliases.flush_all();
-    }
+  log_->begin_lanes(tiles_.size());
+  for (size_t i = 0; i < tiles_.size(); ++i) {
+    const ActionLog::LaneScope scope(log_.get(), i);
+    tiles_[i]->aliases.flush_all();
   }
   log_->end_lanes();
 }

@@ -58,12 +58,8 @@ void Replay::put_operands(const PackedLane& lane, const CallAction& call,
                           KernelArgument* to) const {
   for (uint8_t i = 0; i < call.count; ++i) {
     KernelArgument operand = call.operands[i];
-    if (own_ != nullptr) {
-      operand.packed = nullptr;
-      if (operand.data != nullptr && (call.based >> i & 1) == 0) {
-        operand.data = own_->of(operand.data);
-      }
-    }
+    if (own_ != nullptr) operand.packed = nullptr;
+    if (operand.data != nullptr && (call.based >> i & 1) == 0) operand.data = in_run(operand.data);
     std::construct_at(to + i, operand);
   }
   for (uint32_t left = call.based; left != 0; left &= left - 1) {
@@ -77,8 +73,7 @@ void Replay::put_operands(const PackedLane& lane, const CallAction& call,
 }
 
 CoreState& Replay::modes(const CallAction& call) const {
-  if (own_ == nullptr) return *call.state;
-  return *reinterpret_cast<CoreState*>(own_->of(reinterpret_cast<std::byte*>(call.state)));
+  return *reinterpret_cast<CoreState*>(in_run(reinterpret_cast<std::byte*>(call.state)));
 }
 
 void Replay::call(const PackedLane& lane, const CallAction& call) const {
@@ -153,9 +148,7 @@ void Replay::prefetch(const PackedLane& lane, size_t first) const {
     }
     for (uint32_t i = 0; i < call.count; ++i) {
       std::byte* const data = call.operands[i].data;
-      if ((elsewhere >> i & 1) == 0 && data != nullptr) {
-        __builtin_prefetch(own_ ? own_->of(data) : data);
-      }
+      if ((elsewhere >> i & 1) == 0 && data != nullptr) __builtin_prefetch(in_run(data));
     }
     __builtin_prefetch(&modes(call));
     if (call.shared != 0) return;

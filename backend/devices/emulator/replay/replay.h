@@ -86,8 +86,11 @@ class Replay {
   // ahead: so many bytes further is memory that surely belongs to the place.
   std::byte* at(const Place& place, int64_t ahead = 0) const {
     std::byte* const address = bases_[place.base] + place.offset + moved_[place.patch];
-    if (own_ == nullptr || place.base != Place::kAbsolute) return address;
-    return own_->of(address + ahead) - ahead;
+    return place.base != Place::kAbsolute ? address : in_run(address + ahead) - ahead;
+  }
+  // Where this run has what was recorded at an address.
+  std::byte* in_run(std::byte* recorded) const {
+    return own_ == nullptr ? recorded : own_->of(recorded);
   }
 
   std::shared_ptr<const Recording> recording_;
