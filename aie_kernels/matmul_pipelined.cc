@@ -178,7 +178,7 @@ inline void pipelined_bfp16(const bfp16ebs8* a, const bfp16ebs8* b, TOut* c, int
                             int32_t n, int32_t row) {
   aie::set_rounding(aie::rounding_mode::conv_even);
 #ifdef AIE_HOST_MATMUL_BFP16  // x86 `fast` builds; refuse what only the code below treats right
-  if (AIE_HOST_MATMUL_BFP16<BlockFloatTile>(a, b, c, m, k, n, row)) return;
+  if (AIE_HOST_MATMUL_BFP16(a, b, c, m, k, n, row)) return;
 #endif
   multiply_bfp16_steps(a, b, c, m, k, n, row);
 }

@@ -21,7 +21,7 @@ constexpr int64_t byte_lanes(int64_t k, int64_t columns) {
 
 // B of depth x columns tiles.
 template <typename Tile, bool kColumnMajor>
-[[gnu::noinline]] inline bool pack_byte_b(const int8_t* b, int32_t depth, int32_t columns,
+[[gnu::noinline]] inline void pack_byte_b(const int8_t* b, int32_t depth, int32_t columns,
                                           int32_t* out) {
   pack_b<Tile, kColumnMajor, kBytePanel, int8_t>(b, depth, columns, out);
   const int64_t panels = byte_panels(columns * static_cast<int32_t>(Tile::t));
@@ -37,7 +37,6 @@ template <typename Tile, bool kColumnMajor>
     }
     unroll<2>([&](auto v) { store(sums[v.value], excess + v.value * 16); });
   }
-  return true;
 }
 
 // C += A @ B for 8 rows and 16 kV columns. Rows of A and tiles of C lie in groups of Tile::r, the

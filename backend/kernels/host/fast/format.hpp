@@ -6,7 +6,7 @@
 //   int8   AVX512VNNI: four bytes, vpdpbusd. It multiplies unsigned by signed bytes: A enters as
 //          a + 128, and 128 * sum_k(b) is subtracted from C. Else widened to int16.
 //   int16  pairs, vpdpwssd or vpmaddwd.
-//   bfp16  as fp32, which holds it; in the builds with AVX512VNNI as bytes (block_products.hpp).
+//   bfp16  mantissas as integers, whose sums are scaled (block_products.hpp).
 // Integer sums are exact modulo 2^32 in every case.
 #pragma once
 
@@ -16,6 +16,7 @@ AIE_HOST_BEGIN
 namespace host {
 
 using lanes = simd<int32_t, kLanes>;
+using float_lanes = simd<float, kLanes>;
 
 struct float_format {
   using packed = float;
@@ -49,14 +50,18 @@ struct i16_format {
   AIE_HOST_INLINE static vector dot(vector sum, int32_t a, lanes b) {
 #if defined(__AVX512VNNI__)
     return (vector)_mm512_dpwssd_epi32((__m512i)sum, _mm512_set1_epi32(a), (__m512i)b);
-#elif defined(__AVX512BW__)
-    return (vector)_mm512_add_epi32((__m512i)sum,
-                                    _mm512_madd_epi16(_mm512_set1_epi32(a), (__m512i)b));
-#elif defined(__AVX2__)
-    return (vector)_mm256_add_epi32((__m256i)sum,
-                                    _mm256_madd_epi16(_mm256_set1_epi32(a), (__m256i)b));
 #else
-    return (vector)_mm_add_epi32((__m128i)sum, _mm_madd_epi16(_mm_set1_epi32(a), (__m128i)b));
+    return sum + products(splat<int32_t, kLanes>(a), b);
+#endif
+  }
+  // Of the pairs of a lane, added.
+  AIE_HOST_INLINE static vector products(lanes a, lanes b) {
+#if defined(__AVX512BW__)
+    return (vector)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+    return (vector)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#else
+    return (vector)_mm_madd_epi16((__m128i)a, (__m128i)b);
 #endif
   }
 };

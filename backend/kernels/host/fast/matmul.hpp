@@ -54,29 +54,17 @@ template <typename Tile>
     const auto b_lanes = [&](auto q, auto v) {
       return load<lanes>(panel + q.value * kColumns + v.value * kLanes);
     };
-    const auto add_step = [&](block<Format>& to) {
-      unroll<kQ>([&](auto q) {
-        lanes b[kVectors];
-        unroll<kVectors>([&](auto v) { b[v.value] = b_lanes(q, v); });
-        unroll<kRows>([&](auto i) {
-          const int32_t x = a_lane(i, q);
-          unroll<kVectors>([&](auto v) {
-            vector& sum = to.rows[i.value][v.value];
-            sum = Format::dot(sum, x, b[v.value]);
-          });
+    unroll<kQ>([&](auto q) {
+      lanes b[kVectors];
+      unroll<kVectors>([&](auto v) { b[v.value] = b_lanes(q, v); });
+      unroll<kRows>([&](auto i) {
+        const int32_t x = a_lane(i, q);
+        unroll<kVectors>([&](auto v) {
+          vector& sum = s.rows[i.value][v.value];
+          sum = Format::dot(sum, x, b[v.value]);
         });
       });
-    };
-    if constexpr (Tile::kBlockFloat) {  // the sum over a block is exact, then added
-      block<Format> block_sums = {};
-      add_step(block_sums);
-      unroll<kRows>([&](auto i) {
-        unroll<kVectors>(
-            [&](auto v) { s.rows[i.value][v.value] += block_sums.rows[i.value][v.value]; });
-      });
-    } else {
-      add_step(s);
-    }
+    });
     unroll<kTileRows>([&](auto i) { rows[i.value] += Tile::r * Tile::s; });
     panel += kQ * kColumns;
   }
@@ -252,7 +240,8 @@ template <typename Tile, typename TOut>
   }
 }
 
-// The packed form of an operand, from `pack(out)` if nobody has made it; null if it has none.
+// The packed form of an operand, from `pack(out)` if nobody has made it; null if it has none, which
+// `pack` says by returning false.
 template <typename TPacked, typename Pack>
 AIE_HOST_INLINE const TPacked* packed_operand(uint32_t operand, const void* form, int64_t shape,
                                               int64_t bytes, Pack&& pack) {
@@ -260,20 +249,25 @@ AIE_HOST_INLINE const TPacked* packed_operand(uint32_t operand, const void* form
   void* const out = npu_host_pack_begin(operand, form, shape, static_cast<uint64_t>(bytes), &found);
   auto* const to = static_cast<TPacked*>(out);
   if (found == 0) {
-    found = pack(to) ? 1 : -1;
+    found = 1;
+    if constexpr (std::is_void_v<decltype(pack(to))>) {
+      pack(to);
+    } else {
+      found = pack(to) ? 1 : -1;
+    }
     npu_host_pack_end(operand, found > 0);
   }
   return found > 0 ? to : nullptr;
 }
 
-#ifdef AIE_HOST_BYTE_BLOCKS
+#if __AIE_ARCH__ >= 21
 // The packed forms of a product of bfp16 (block_products.hpp); null: as packed_operand().
 template <auto kTile, typename T>
-inline const uint8_t* block_a(const T* a, int64_t count) {
+inline const block_packed* block_a(const T* a, int64_t count) {
   constexpr auto kPack = &pack_block_a<kTile, T>;
-  return packed_operand<uint8_t>(0, reinterpret_cast<const void*>(kPack), count,
-                                 block_a_bytes(count),
-                                 [&](uint8_t* out) { return kPack(a, count, out); });
+  return packed_operand<block_packed>(0, reinterpret_cast<const void*>(kPack), count,
+                                      block_a_elements(count) * int64_t{sizeof(block_packed)},
+                                      [&](block_packed* out) { return kPack(a, count, out); });
 }
 template <auto kTile, bool kColumnMajor, typename T>
 inline const int32_t* block_b(const T* b, int32_t depth, int32_t columns) {
@@ -288,23 +282,18 @@ template <bool kColumnMajor, typename TOut>
 inline bool matmul_blocks(const bfloat16* a, const bfloat16* b, TOut* c, int32_t m, int32_t k,
                           int32_t n) {
   constexpr auto kTileOfB = kColumnMajor ? &tile_by_rows : &tile_by_columns;
-  const uint8_t* const a_in = block_a<&tile_by_rows>(a, int64_t{m} * k);
+  const block_packed* const a_in = block_a<&tile_by_rows>(a, int64_t{m} * k);
   const int32_t* const b_in = block_b<kTileOfB, kColumnMajor>(b, k / 8, n / 8);
   if (a_in == nullptr || b_in == nullptr) return false;
-  using element = typename block_element<TOut>::type;
-  multiply_packed_blocks(a_in, b_in, reinterpret_cast<element*>(c), m, k, n / 8);
+  multiply_packed_blocks(a_in, b_in, c, m, k, n / 8);
   return true;
 }
 #endif
 
-// C += A @ B for the tiled layouts of mmul_block.h. False, with C untouched, for bfp16 operands
-// that are too large or small for floating point to be exact.
+// matmul() of elements that are multiplied as they are.
 template <typename Tile, bool kColumnMajor, typename TOut>
-inline bool matmul(const typename Tile::element* a, const typename Tile::element* b, TOut* c,
-                   int32_t m, int32_t k, int32_t n, int32_t shift) {
-#ifdef AIE_HOST_BYTE_BLOCKS
-  if constexpr (Tile::kBlockFloat) return matmul_blocks<kColumnMajor>(a, b, c, m, k, n);
-#endif
+inline void matmul_tiles(const typename Tile::element* a, const typename Tile::element* b, TOut* c,
+                         int32_t m, int32_t k, int32_t n, int32_t shift) {
   using Format = format_for<Tile>;
   using packed = typename Format::packed;
   constexpr int64_t kPanelColumns = kColumns;
@@ -313,33 +302,44 @@ inline bool matmul(const typename Tile::element* a, const typename Tile::element
   const int64_t b_lanes = panels * kPanelColumns * k / Format::kPerLane;
   const int32_t depth = k / static_cast<int32_t>(Tile::s);
   const int32_t columns = n / static_cast<int32_t>(Tile::t);
+  const auto form_of = [](auto pack) { return reinterpret_cast<const void*>(pack); };
   using T = typename Tile::element;
   const packed* a_in;
-  if constexpr (kPackedAsIs<T, Tile::kBlockFloat, packed>) {
+  if constexpr (kPackedAsIs<T, packed>) {
     a_in = reinterpret_cast<const packed*>(a);
   } else {
-    constexpr auto kPack = &pack_a<T, Tile::kBlockFloat, packed>;
-    a_in = packed_operand<packed>(0, reinterpret_cast<const void*>(kPack), a_count,
+    a_in = packed_operand<packed>(0, form_of(&pack_a<T, packed>), a_count,
                                   a_count * int64_t{sizeof(packed)},
-                                  [&](packed* out) { return kPack(a, a_count, out); });
+                                  [&](packed* out) { return pack_a(a, a_count, out); });
   }
+  const auto packed_b = [&](auto pack, int64_t lanes_of_b) {
+    return packed_operand<int32_t>(1, form_of(pack), int64_t{depth} << 32 | columns, lanes_of_b * 4,
+                                   [&](int32_t* out) { return pack(b, depth, columns, out); });
+  };
 #ifdef AIE_HOST_BYTE_PRODUCTS
   if constexpr (std::is_same_v<T, int8_t> && std::is_same_v<TOut, int32_t>) {
-    constexpr auto kPack = &pack_byte_b<Tile, kColumnMajor>;
-    const int32_t* const b_panels = packed_operand<int32_t>(
-        1, reinterpret_cast<const void*>(kPack), int64_t{depth} << 32 | columns,
-        byte_lanes(k, n) * 4, [&](int32_t* out) { return kPack(b, depth, columns, out); });
-    multiply_bytes<Tile>(a_in, b_panels, c, m, k, columns);
-    return true;
+    const int32_t* const panels_of_b = packed_b(&pack_byte_b<Tile, kColumnMajor>, byte_lanes(k, n));
+    return multiply_bytes<Tile>(a_in, panels_of_b, c, m, k, columns);
   }
 #endif
-  constexpr auto kPack = &pack_b<Tile, kColumnMajor, kColumns, packed>;
-  const int32_t* const b_in = packed_operand<int32_t>(
-      1, reinterpret_cast<const void*>(kPack), int64_t{depth} << 32 | columns, b_lanes * 4,
-      [&](int32_t* out) { return kPack(b, depth, columns, out); });
-  if (a_in == nullptr || b_in == nullptr) return false;
+  const int32_t* const b_in = packed_b(&pack_b<Tile, kColumnMajor, kColumns, packed>, b_lanes);
   multiply<Tile>(a_in, b_in, c, m, k, columns, shift);
-  return true;
+}
+
+// C += A @ B for the tiled layouts of mmul_block.h. False, with C untouched, for bfp16 operands
+// that are too large or small for sums of blocks to be exact.
+template <typename Tile, bool kColumnMajor, typename TOut>
+inline bool matmul(const typename Tile::element* a, const typename Tile::element* b, TOut* c,
+                   int32_t m, int32_t k, int32_t n, int32_t shift) {
+#if __AIE_ARCH__ >= 21
+  if constexpr (Tile::kBlockFloat) {
+    return matmul_blocks<kColumnMajor>(a, b, c, m, k, n);
+  } else
+#endif
+  {
+    matmul_tiles<Tile, kColumnMajor>(a, b, c, m, k, n, shift);
+    return true;
+  }
 }
 
 }  // namespace host

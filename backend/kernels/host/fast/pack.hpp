@@ -1,8 +1,7 @@
 // Operands of a `fast` build in the order in which the inner loop reads them.
 //
 // A keeps its tile layout, only its elements change. B becomes panels of kColumns columns,
-// panel[k / per lane][kColumns]: a lane holds consecutive k of one column. bfp16 operands are
-// rounded on the way, to bf16 or fp32, both of which hold them exactly.
+// panel[k / per lane][kColumns]: a lane holds consecutive k of one column. bfp16: block_pack.hpp.
 #pragma once
 
 #include "../aie_api/bfp16.hpp"
@@ -13,24 +12,14 @@
 AIE_HOST_BEGIN
 namespace host {
 
-// Rounding to bfp16 and multiplying in floating point is exact while the largest magnitude of a
-// block is 0 or has an exponent in [kLowest, kHighest]: no product underflows or overflows.
+// Rounding to bfp16 in floating point, and scaling sums of products by both units, is exact while
+// the largest magnitude of a block is 0 or has an exponent in [kLowest, kHighest]: nothing
+// underflows or overflows.
 inline constexpr unsigned kLowest = 70, kHighest = 187;
 
 using float8 = simd<float, 8>;
 using word8 = simd<uint32_t, 8>;
 using half8 = simd<uint16_t, 8>;
-
-template <typename V, typename TPacked>
-AIE_HOST_INLINE void store_packed(V x, TPacked* out) {
-  if constexpr (std::is_same_v<TPacked, float>) {
-    store(x, out);
-  } else {
-    constexpr unsigned kCount = sizeof x / sizeof x[0];
-    const auto high = reinterpret_cast<simd<uint32_t, kCount>>(x) >> 16;
-    store(__builtin_convertvector(high, simd<uint16_t, kCount>), out);
-  }
-}
 
 // x to multiples of 2^(E - 133), nearest even, at max 127 of them; `top` has the exponent E of the
 // lane's block as an fp32 exponent field. The sum's last bit is that unit.
@@ -62,77 +51,6 @@ AIE_HOST_INLINE bool block_in_range(unsigned magnitude) {
   return magnitude == 0 || magnitude - (kLowest << 7) < (kHighest + 1 - kLowest) << 7;
 }
 
-#if defined(__AVX512BW__)
-// Four blocks of 8 elements. False if one is out of range.
-template <typename TPacked>
-AIE_HOST_INLINE bool round_four(const bfloat16* in, TPacked* out) {
-  const __m512i x = _mm512_loadu_si512(in);
-  __m512i top = _mm512_and_si512(x, _mm512_set1_epi16(0x7FFF));
-  top = _mm512_max_epu16(top, _mm512_shuffle_epi32(top, _MM_PERM_BADC));
-  top = _mm512_max_epu16(top, _mm512_shuffle_epi32(top, _MM_PERM_CDAB));
-  top = _mm512_max_epu16(top, _mm512_rol_epi32(top, 16));
-  const __m512i distance = _mm512_sub_epi16(top, _mm512_set1_epi16(kLowest << 7));
-  const __m512i limit = _mm512_set1_epi16((kHighest + 1 - kLowest) << 7);
-  const __mmask32 bad =
-      _mm512_mask_cmpge_epu16_mask(_mm512_test_epi16_mask(top, top), distance, limit);
-  const __m512i exponents = _mm512_and_si512(top, _mm512_set1_epi16(0x7F80));
-  unroll<2>([&](auto half) {
-    const auto wide = [&](__m512i v) {
-      const __m256i words = _mm512_extracti64x4_epi64(v, half.value);
-      return _mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16);
-    };
-    const __m512i unit = wide(exponents);  // round_to_block()
-    const __m512 magic = _mm512_castsi512_ps(_mm512_or_si512(
-        _mm512_add_epi32(unit, _mm512_set1_epi32(17 << 23)), _mm512_set1_epi32(0x400000)));
-    const __m512 max = _mm512_castsi512_ps(_mm512_or_si512(unit, _mm512_set1_epi32(0x7E0000)));
-    const __m512 value = _mm512_castsi512_ps(wide(x));
-    const __m512 rounded = _mm512_min_ps(_mm512_sub_ps(_mm512_add_ps(value, magic), magic), max);
-    TPacked* const to = out + 16 * half.value;
-    if constexpr (std::is_same_v<TPacked, float>) {
-      _mm512_storeu_ps(to, rounded);
-    } else {
-      const __m512i bits = _mm512_srli_epi32(_mm512_castps_si512(rounded), 16);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(bits));
-    }
-  });
-  return bad == 0;
-}
-#endif
-
-// Blocks of 8 consecutive elements. False if one is out of range.
-template <typename TPacked>
-inline bool round_rows(const bfloat16* in, int64_t count, TPacked* out) {
-  bool good = true;
-  int64_t i = 0;
-#if defined(__AVX512BW__)
-  for (; i + 32 <= count; i += 32) good &= round_four(in + i, out + i);
-#endif
-  for (; i < count; i += 8) {
-    const half8 x = load<half8>(in + i);
-    const unsigned top = largest_magnitude(x);
-    good &= block_in_range(top);
-    store_packed(round_to_block(x, splat<uint32_t, 8>((top & 0x7F80) << 16)), out + i);
-  }
-  return good;
-}
-
-// An 8x8 tile whose blocks are its columns.
-template <typename TPacked>
-AIE_HOST_INLINE bool round_columns(const bfloat16* in, TPacked* out) {
-  half8 top{};
-  for (unsigned k = 0; k < 8; ++k) {
-    const half8 magnitude = load<half8>(in + 8 * k) & 0x7FFF;
-    top = magnitude > top ? magnitude : top;
-  }
-  const word8 exponents = __builtin_convertvector(top & 0x7F80, word8) << 16;
-  for (unsigned k = 0; k < 8; ++k) {
-    store_packed(round_to_block(load<half8>(in + 8 * k), exponents), out + 8 * k);
-  }
-  const half8 distance = top - uint16_t{kLowest << 7};
-  const auto bad = (top != 0) & (distance >= uint16_t{(kHighest + 1 - kLowest) << 7});
-  return _mm_movemask_epi8((__m128i)bad) == 0;
-}
-
 // Elements one by one. Loops over whole operands vectorise.
 template <typename T, typename TPacked>
 AIE_HOST_INLINE void convert(const T* in, int64_t count, TPacked* out) {
@@ -148,20 +66,17 @@ AIE_HOST_INLINE void convert(const T* in, int64_t count, TPacked* out) {
 }
 
 // Whether A is multiplied as it lies in memory.
-template <typename T, bool kBlockFloat, typename TPacked>
-inline constexpr bool kPackedAsIs = !kBlockFloat && kOffset<T> == 0 && sizeof(T) == sizeof(TPacked);
+template <typename T, typename TPacked>
+inline constexpr bool kPackedAsIs = kOffset<T> == 0 && sizeof(T) == sizeof(TPacked);
 
-// A, `count` elements. False if one is out of range.
-template <typename T, bool kBlockFloat, typename TPacked>
-[[gnu::noinline]] inline bool pack_a(const T* in, int64_t count, TPacked* out) {
-  if constexpr (kBlockFloat) {
-    return round_rows(in, count, out);
-  } else if constexpr (kOffset<T> != 0) {
+// A, `count` elements.
+template <typename T, typename TPacked>
+[[gnu::noinline]] inline void pack_a(const T* in, int64_t count, TPacked* out) {
+  if constexpr (kOffset<T> != 0) {
     for (int64_t i = 0; i < count; ++i) out[i] = static_cast<TPacked>(in[i] ^ kOffset<T>);
   } else {
     convert(in, count, out);
   }
-  return true;
 }
 
 // Rows of a tile, `kPerLane` at a time, as lanes [S / kPerLane][T] at distance `stride`.
@@ -213,19 +128,14 @@ AIE_HOST_INLINE void turn_columns(const int32_t* tile, int32_t* out, unsigned st
   }
 }
 
-// One B tile into its place in a panel. False if it is out of range.
+// One B tile into its place in a panel.
 template <typename Tile, bool kColumnMajor, unsigned kColumns, typename TPacked>
-AIE_HOST_INLINE bool pack_b_tile(const typename Tile::element* in, int32_t* out) {
+AIE_HOST_INLINE void pack_b_tile(const typename Tile::element* in, int32_t* out) {
   using T = typename Tile::element;
   constexpr unsigned kCount = Tile::s * Tile::t;
   alignas(64) TPacked converted[kCount];
   const TPacked* tile = converted;
-  bool good = true;
-  if constexpr (Tile::kBlockFloat && kColumnMajor) {
-    good = round_rows(in, kCount, converted);
-  } else if constexpr (Tile::kBlockFloat) {
-    good = round_columns(in, converted);
-  } else if constexpr (sizeof(T) != sizeof(TPacked)) {
+  if constexpr (sizeof(T) != sizeof(TPacked)) {
     convert(in, kCount, converted);
   } else {
     tile = reinterpret_cast<const TPacked*>(in);
@@ -236,16 +146,14 @@ AIE_HOST_INLINE bool pack_b_tile(const typename Tile::element* in, int32_t* out)
   } else {
     zip_rows<Tile::s, Tile::t>(tile, out, kColumns);
   }
-  return good;
 }
 
 // B of depth x columns tiles as panels of kColumns columns, the last one filled up with zeros.
 template <typename Tile, bool kColumnMajor, unsigned kColumns, typename TPacked>
-[[gnu::noinline]] inline bool pack_b(const typename Tile::element* b, int32_t depth,
+[[gnu::noinline]] inline void pack_b(const typename Tile::element* b, int32_t depth,
                                      int32_t columns, int32_t* out) {
   constexpr int32_t kTile = Tile::s * Tile::t, kTiles = kColumns / Tile::t;
   constexpr int32_t kStep = Tile::s * sizeof(TPacked) / 4 * kColumns;  // lanes per tile row
-  bool good = true;
   for (int32_t first = 0; first < columns; first += kTiles) {
     for (int32_t j = 0; j < kTiles; ++j, out += Tile::t) {
       const int32_t column = first + j;
@@ -258,12 +166,11 @@ template <typename Tile, bool kColumnMajor, unsigned kColumns, typename TPacked>
           continue;
         }
         const auto* tile = b + (kColumnMajor ? column * depth + i : i * columns + column) * kTile;
-        good &= pack_b_tile<Tile, kColumnMajor, kColumns, TPacked>(tile, at);
+        pack_b_tile<Tile, kColumnMajor, kColumns, TPacked>(tile, at);
       }
     }
     out += depth * kStep - static_cast<int32_t>(kColumns);
   }
-  return good;
 }
 
 // int8 and int16 C -> accumulators, as UPS does, and back to nearest even with saturation, as SRS.

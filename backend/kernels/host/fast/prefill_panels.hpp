@@ -1,14 +1,12 @@
 // Weights of the prefill configuration in the `fast` builds, as prefill_product.hpp multiplies
 // them: a block becomes one panel [k / per lane][32] per slice of 32 columns (bf16: 16), whose
 // columns lie in memory as a panel's lines do, so that nothing is transposed. npu2 rounds them to
-// BFP16: bytes and exponents on CPUs that multiply bytes (block_products.hpp), else bf16 or fp32,
-// which hold it exactly. The same in the place of an expanded slice that a core keeps.
+// BFP16 (block_pack.hpp). The same in the place of an expanded slice that a core keeps.
 #pragma once
 
 #include <type_traits>
 
 #include "aie_kernels/prefill_job.h"
-#include "bfp16.hpp"
 #include "dequant.hpp"
 #include "gemv.hpp"
 #include "matmul.hpp"
@@ -21,18 +19,20 @@ inline constexpr int32_t kPfSlice = npu::prefill::kSlice, kPfBlock = kBlockRows;
 inline constexpr bool kPfBlockFloat = __AIE_ARCH__ >= 21;
 inline constexpr int32_t kPfTileRows = __AIE_ARCH__ >= 21 ? 8 : 4;  // of A
 
+#if __AIE_ARCH__ >= 21
+using pf_packed = block_packed;
+inline constexpr int32_t kPfTile = kBlockTile, kPfEight = kBlockLanes;
+inline constexpr int32_t kPfWeights = kBlockMantissas * kBlockPanel;
+static_assert(kPfBlock == kBlockPanel);
+#else
 using pf_format = format_of<bfloat16>::type;
 inline constexpr int32_t kPfPerLane = pf_format::kPerLane;
-#if defined(AIE_HOST_BYTE_BLOCKS)
-inline constexpr bool kPfBytes = true;
-using pf_packed = uint8_t;
-inline constexpr int32_t kPfTile = kBlockTile, kPfEight = kBlockLanes;
-#else
-inline constexpr bool kPfBytes = false;
 using pf_packed = pf_format::packed;
 inline constexpr int32_t kPfTile = kPfTileRows * 8, kPfEight = 8 / kPfPerLane * kPfBlock;
+inline constexpr int32_t kPfWeights = kPfEight;
 #endif
-// Lanes of a panel, kPfEight for eight columns; a tile of A takes kPfTile.
+// Lanes of a panel, kPfEight for eight columns, which begin with kPfWeights; a tile of A takes
+// kPfTile.
 constexpr int32_t pf_panel(int32_t columns) { return columns / 8 * kPfEight; }
 
 using npu::blocks::Format;
@@ -117,50 +117,48 @@ AIE_HOST_INLINE lanes out_of_range(lanes top) {
                        (top > static_cast<int32_t>((kHighest << 23) | 0x7FFFFF)));
 }
 
+#if __AIE_ARCH__ >= 21
 #if defined(AIE_HOST_BYTE_BLOCKS)
-// A row of W per lane: bytes of columns 0-3 and 4-7, and exponents, as block_products.hpp has them.
-AIE_HOST_INLINE void store_bytes(lanes low, lanes high, lanes exponents, int32_t* panel) {
+// Mantissas of four columns as bytes of a lane.
+AIE_HOST_INLINE __m512i four_bytes(const lanes* columns) {
+  const auto low = (__m512i)(columns[0] & 255), second = (__m512i)(columns[1] << 8);
+  const auto third = (__m512i)(columns[2] << 16), last = (__m512i)(columns[3] << 24);
+  const __m512i pair = _mm512_mask_mov_epi8(low, 0x2222222222222222, second);
+  const __m512i other = _mm512_mask_mov_epi8(last, 0x4444444444444444, third);
+  return _mm512_mask_mov_epi16(pair, 0xAAAAAAAA, other);
+}
+#endif
+// Eight columns, a row of W per lane: mantissas and E << 23, as a panel has them.
+AIE_HOST_INLINE void store_block(const lanes (&mantissas)[8], lanes exponents, int32_t* panel) {
+#if defined(AIE_HOST_BYTE_BLOCKS)
+  const __m512i low = four_bytes(mantissas), high = four_bytes(mantissas + 4);
   const __m512i offset = _mm512_set1_epi8(-128);
-  __m512i excess = _mm512_dpbusd_epi32(__m512i{}, offset, (__m512i)low);
-  excess = _mm512_dpbusd_epi32(excess, offset, (__m512i)high);
+  __m512i excess = _mm512_dpbusd_epi32(__m512i{}, offset, low);
+  excess = _mm512_dpbusd_epi32(excess, offset, high);
   store(low, panel);
   store(high, panel + kPfBlock);
   store(-(lanes)excess, panel + 2 * kPfBlock);
-  store(exponents - kUnitBias, panel + 3 * kPfBlock);
+#else
+  unroll<4>([&](auto i) {
+    const lanes pair = (mantissas[2 * i.value] & 0xFFFF) | mantissas[2 * i.value + 1] << 16;
+    store(pair, panel + int32_t(i.value) * kPfBlock);
+  });
+#endif
+  store(exponents - kUnitBias, panel + kBlockUnits * kPfBlock);
 }
-// Eight columns as mantissas of their rows' blocks.
+// The same of eight columns as bf16, whose largest magnitudes are `top`.
 AIE_HOST_INLINE void store_eight(const lanes (&columns)[8], lanes top, int32_t* panel) {
   lanes exponents = top & 0x7F800000;
   exponents = exponents > int32_t{kLowest << 23} ? exponents : lanes{} + int32_t{kLowest << 23};
   const lanes magic = (exponents + (17 << 23)) | 0x400000;
-  lanes bytes[8];
+  lanes mantissas[8];
   unroll<8>([&](auto i) {
     const lanes steps = (lanes)((float_lanes)columns[i.value] + (float_lanes)magic) - magic;
-    bytes[i.value] = steps < 127 ? steps : lanes{} + 127;
+    mantissas[i.value] = steps < 127 ? steps : lanes{} + 127;
   });
-  const auto four = [&](auto first) {
-    constexpr size_t kAt = first.value;
-    const auto low = (__m512i)(bytes[kAt] & 255), second = (__m512i)(bytes[kAt + 1] << 8);
-    const auto third = (__m512i)(bytes[kAt + 2] << 16), last = (__m512i)(bytes[kAt + 3] << 24);
-    const __m512i pair = _mm512_mask_mov_epi8(low, 0x2222222222222222, second);
-    const __m512i other = _mm512_mask_mov_epi8(last, 0x4444444444444444, third);
-    return (lanes)_mm512_mask_mov_epi16(pair, 0xAAAAAAAA, other);
-  };
-  store_bytes(four(std::integral_constant<size_t, 0>{}), four(std::integral_constant<size_t, 4>{}),
-              exponents, panel);
+  store_block(mantissas, exponents, panel);
 }
 #else
-// Eight columns of W, bf16 as fp32, to multiples of their rows' units (pack.hpp).
-AIE_HOST_INLINE void round_lanes(lanes (&columns)[8], lanes top) {
-  const lanes exponents = top & 0x7F800000;
-  const auto magic = (float_lanes)((exponents + (17 << 23)) | 0x400000);
-  const auto max = (float_lanes)(exponents | 0x7E0000);
-  unroll<8>([&](auto i) {
-    const float_lanes rounded = ((float_lanes)columns[i.value] + magic) - magic;
-    columns[i.value] = (lanes)(rounded > max ? max : rounded);
-  });
-}
-
 // Eight columns of a panel, a row of W per lane, as the bits of fp32.
 AIE_HOST_INLINE void load_eight(const int32_t* panel, lanes (&columns)[8]) {
   unroll<8 / kPfPerLane>([&](auto i) {
@@ -173,7 +171,7 @@ AIE_HOST_INLINE void load_eight(const int32_t* panel, lanes (&columns)[8]) {
     }
   });
 }
-AIE_HOST_INLINE void store_columns(const lanes (&columns)[8], int32_t* panel) {
+AIE_HOST_INLINE void store_eight(const lanes (&columns)[8], lanes, int32_t* panel) {
   unroll<8 / kPfPerLane>([&](auto i) {
     int32_t* const to = panel + int32_t(i.value) * kPfBlock;
     if constexpr (kPfPerLane == 1) {
@@ -183,10 +181,6 @@ AIE_HOST_INLINE void store_columns(const lanes (&columns)[8], int32_t* panel) {
       store((lanes)even | columns[2 * i.value + 1], to);
     }
   });
-}
-AIE_HOST_INLINE void store_eight(lanes (&columns)[8], lanes top, int32_t* panel) {
-  if constexpr (kPfBlockFloat) round_lanes(columns, top);
-  store_columns(columns, panel);
 }
 #endif
 
@@ -275,9 +269,8 @@ template <Format kFormat>
 // Whether all weights of a slice are 0, bit by bit, as those that pad a width are: their products
 // add nothing.
 AIE_HOST_INLINE bool all_zero(const int32_t* panel) {
-  constexpr int32_t kWords = kPfBytes ? 2 * kPfBlock : kPfEight;  // of weights
   for (int32_t eight = 0; eight < pf_panel(kPfSlice); eight += kPfEight) {
-    for (int32_t i = 0; i < kWords; i += int32_t(kLanes)) {
+    for (int32_t i = 0; i < kPfWeights; i += int32_t(kLanes)) {
       const lanes some = load<lanes>(panel + eight + i);
       int32_t any = 0;
       for (unsigned lane = 0; lane < kLanes; ++lane) any |= some[lane];
@@ -291,20 +284,33 @@ AIE_HOST_INLINE bool all_zero(const int32_t* panel) {
 // [k][32]; npu2 per 8 columns 32 exponents, then mantissas [8][32], which hold it as exactly.
 inline constexpr int32_t kPfKept = kPfBlock * kPfSlice * (kPfBlockFloat ? 9 : 16) / 8;
 
-#if defined(AIE_HOST_BYTE_BLOCKS)
+#if __AIE_ARCH__ >= 21
+// The low bytes of lanes.
+AIE_HOST_INLINE auto low_bytes(lanes x) {
+#if defined(__AVX512F__)
+  return _mm512_cvtepi32_epi8((__m512i)x);
+#elif defined(__AVX2__)  // GCC 12 makes an instruction per byte of __builtin_convertvector
+  const __m256i first = _mm256_set1_epi64x(0x0C080400);
+  const __m256i picked = _mm256_shuffle_epi8((__m256i)x, first);
+  return _mm_cvtsi128_si64(_mm_unpacklo_epi32(_mm256_castsi256_si128(picked),
+                                              _mm256_extracti128_si256(picked, 1)));
+#else
+  return __builtin_convertvector(x, simd<int8_t, kLanes>);
+#endif
+}
+
 // `steps` of 8 columns each.
 [[gnu::noinline]] inline void keep_panel(const int32_t* panel, int32_t steps, uint8_t* kept) {
-  const auto put = [](__m512i words, uint8_t* to) { store(_mm512_cvtepi32_epi8(words), to); };
   for (; steps > 0; --steps, panel += kPfEight, kept += kPfKept / 4) {
     for (int32_t n = 0; n < kPfBlock; n += kLanes) {
-      const auto exponents =
-          (simd<uint32_t, kLanes>)(load<lanes>(panel + 3 * kPfBlock + n) + kUnitBias);
-      put((__m512i)(exponents >> 23), kept + n);
-      unroll<2>([&](auto half) {
-        const auto four = load<__m512i>(panel + int32_t(half.value) * kPfBlock + n);
-        unroll<4>([&](auto i) {
-          put(_mm512_srli_epi32(four, 8 * i.value),
-              kept + (1 + int32_t(4 * half.value + i.value)) * kPfBlock + n);
+      const lanes exponents = load<lanes>(panel + kBlockUnits * kPfBlock + n) + kUnitBias;
+      store(low_bytes(exponents >> 23), kept + n);
+      unroll<kBlockMantissas>([&](auto line) {
+        const auto some = load<lanes>(panel + int32_t(line.value) * kPfBlock + n);
+        unroll<kBlockPerLane>([&](auto i) {
+          constexpr int32_t kColumn = line.value * kBlockPerLane + i.value;
+          constexpr int kShift = i.value * 32 / kBlockPerLane;
+          store(low_bytes(some >> kShift), kept + (1 + kColumn) * kPfBlock + n);
         });
       });
     }
@@ -314,73 +320,41 @@ inline constexpr int32_t kPfKept = kPfBlock * kPfSlice * (kPfBlockFloat ? 9 : 16
 [[gnu::noinline]] inline void kept_panel(const uint8_t* kept, int32_t* panel) {
   for (int32_t step = 0; step < 4; ++step, kept += kPfKept / 4, panel += kPfEight) {
     for (int32_t n = 0; n < kPfBlock; n += kLanes) {
-      const auto column = [&](int32_t i) {
-        return widen_bytes<kLanes>(kept + (1 + i) * kPfBlock + n);
-      };
-      const auto four = [&](int32_t first) {
-        return column(first) | column(first + 1) << 8 | column(first + 2) << 16 |
-               column(first + 3) << 24;
-      };
-      store_bytes(four(0), four(4), widen_bytes<kLanes>(kept + n) << 23, panel + n);
+      lanes columns[8];
+      unroll<8>([&](auto i) {
+        const uint8_t* const column = kept + (1 + int32_t(i.value)) * kPfBlock + n;
+        columns[i.value] = widen_bytes<kLanes>(reinterpret_cast<const int8_t*>(column));
+      });
+      store_block(columns, widen_bytes<kLanes>(kept + n) << 23, panel + n);
     }
   }
 }
 #else
 // `steps` of 8 columns each.
 [[gnu::noinline]] inline void keep_panel(const int32_t* panel, int32_t steps, uint8_t* kept) {
-  for (; steps > 0; --steps, panel += 8 / kPfPerLane * kPfBlock, kept += kPfKept / 4) {
+  for (; steps > 0; --steps, panel += kPfEight, kept += kPfKept / 4) {
     for (int32_t n = 0; n < kPfBlock; n += kLanes) {
       lanes columns[8];
       load_eight(panel + n, columns);
-#if __AIE_ARCH__ >= 21
-      lanes top{}, positive{};
-      unroll<8>([&](auto i) {
-        const lanes value = columns[i.value], magnitude = value & 0x7FFFFFFF;
-        top = magnitude > top ? magnitude : top;
-        positive = value > positive ? value : positive;
-      });
-      // A power of two below zero has mantissa -128, beside which others may have all their bits.
-      const lanes lowest = ((top & 0x7FFFFF) == 0) & (positive < top);  // all bits, if so
-      const lanes exponent = (top >> 23) + lowest;
-      const auto scale = (float_lanes)((260 - exponent) << 23);  // to mantissas of seven bits
-      store(__builtin_convertvector(exponent, simd<int8_t, kLanes>), kept + n);
-      unroll<8>([&](auto i) {
-        const auto mantissa = __builtin_convertvector((float_lanes)columns[i.value] * scale, lanes);
-        store(__builtin_convertvector(mantissa, simd<int8_t, kLanes>),
-              kept + (1 + int32_t(i.value)) * kPfBlock + n);
-      });
-#else
       unroll<8>([&](auto i) {
         const auto high = (simd<uint32_t, kLanes>)columns[i.value] >> 16;
         store(__builtin_convertvector(high, simd<uint16_t, kLanes>),
               kept + (int32_t(i.value) * kPfBlock + n) * 2);
       });
-#endif
     }
   }
 }
 
 [[gnu::noinline]] inline void kept_panel(const uint8_t* kept, int32_t* panel) {
-  for (int32_t step = 0; step < 4; ++step, kept += kPfKept / 4) {
+  for (int32_t step = 0; step < 4; ++step, kept += kPfKept / 4, panel += kPfEight) {
     for (int32_t n = 0; n < kPfBlock; n += kLanes) {
       lanes columns[8];
-#if __AIE_ARCH__ >= 21
-      const lanes exponent = widen_bytes<kLanes>(kept + n);
-      const auto unit = (float_lanes)((exponent > 6 ? exponent - 6 : lanes{}) << 23);
-      unroll<8>([&](auto i) {
-        const auto* const from = reinterpret_cast<const int8_t*>(kept);
-        const lanes mantissa = widen_bytes<kLanes>(from + (1 + int32_t(i.value)) * kPfBlock + n);
-        columns[i.value] = (lanes)(__builtin_convertvector(mantissa, float_lanes) * unit);
-      });
-#else
       unroll<8>([&](auto i) {
         const auto* const from = reinterpret_cast<const uint16_t*>(kept);
         columns[i.value] = (lanes)widen_bf16(from + int32_t(i.value) * kPfBlock + n);
       });
-#endif
-      store_columns(columns, panel + n);
+      store_eight(columns, lanes{}, panel + n);
     }
-    panel += 8 / kPfPerLane * kPfBlock;
   }
 }
 #endif

@@ -1,10 +1,9 @@
 // Products of the prefill configuration in the `fast` builds, in place of the loops of
 // aie_kernels/prefill_product.cc: sums are row-major [m][32 blocks], in another order of additions.
 //
-// Weights become panels (prefill_panels.hpp). A keeps its layout; npu2's BFP16 becomes bytes and
-// exponents (block_products.hpp), or bf16 or fp32, which hold it exactly. Both forms are made once
-// for all cores that were sent an object; a core that shares with nobody makes what its slice
-// needs.
+// Weights become panels (prefill_panels.hpp). A keeps its layout; npu2's BFP16 becomes mantissas
+// and exponents (block_pack.hpp). Both forms are made once for all cores that were sent an object;
+// a core that shares with nobody makes what its slice needs.
 #pragma once
 
 #include "aie_kernels/prefill_job.h"
@@ -30,13 +29,10 @@ namespace host {
 #if __AIE_ARCH__ >= 21
   const auto* bytes = reinterpret_cast<const uint8_t*>(a) + slice * (count / 8 * 9);
   const auto* blocks = reinterpret_cast<const bfp16ebs8*>(bytes);
-#if defined(AIE_HOST_BYTE_BLOCKS)
   return pack_block_a<tile_of_blocks>(blocks, count, out);
 #else
-  return decode_bfp16(blocks, count, out);
-#endif
-#else
-  return pack_a<bfloat16, false>(a + slice * count, count, out);
+  pack_a(a + slice * count, count, out);
+  return true;
 #endif
 }
 
@@ -88,7 +84,7 @@ inline const int32_t* panel_of(uint32_t operand, const uint8_t* block, Format fo
 inline const pf_packed* activations_of(const bfloat16* a, int32_t m, int32_t slice,
                                        int32_t slices) {
   const int32_t count = m * kPfSlice, packed = m / kPfTileRows * (kPfSlice / 8) * kPfTile;
-  if constexpr (kPackedAsIs<bfloat16, kPfBlockFloat, pf_packed>) {
+  if constexpr (!kPfBlockFloat && kPackedAsIs<bfloat16, pf_packed>) {
     return reinterpret_cast<const pf_packed*>(a) + slice * packed;
   } else {
     return packed_part<pf_packed>(
@@ -97,9 +93,15 @@ inline const pf_packed* activations_of(const bfloat16* a, int32_t m, int32_t sli
   }
 }
 
-// Sums of kPfRows x 2 vectors stay in registers for the columns of a panel, steps of k.
-inline constexpr int32_t kPfRows = kSimdBytes == 64 ? 8 : 4, kPfWidth = 2 * kLanes;
-using pf_sums = pf_format::vector;
+// Sums of kPfRows x kPfVectors stay in registers for the columns of a panel, steps of k; of rows
+// that are few, kPfFewVectors.
+#if __AIE_ARCH__ >= 21
+inline constexpr int32_t kPfRows = 8;
+inline constexpr unsigned kPfVectors = kBlockVectors, kPfFewVectors = kBlockVectors;
+#else
+inline constexpr int32_t kPfRows = kSimdBytes == 64 ? 8 : 4;
+inline constexpr unsigned kPfVectors = 2, kPfFewVectors = kPfBlock / kLanes;
+#endif
 
 // A row of a tile of A; those of the next eight columns are a tile further.
 struct TileRow {
@@ -114,9 +116,8 @@ inline TileRow row_of(const pf_packed* a, int32_t row) {
 // Sums of kCount rows += eight columns of A times those of a panel. place(i): of row i of A.
 template <unsigned kCount, unsigned kV, typename Place>
 AIE_HOST_INLINE void multiply_eight(const Place& place, const int32_t* panel,
-                                    pf_sums (&c)[kCount][kV]) {
-#if defined(AIE_HOST_BYTE_BLOCKS)
-  static_assert(kPfBlock == kBlockPanel);
+                                    float_lanes (&c)[kCount][kV]) {
+#if __AIE_ARCH__ >= 21
   const block_columns<kV> columns(panel);
   unroll<kCount>([&](auto i) {
     const TileRow row = place(i);
@@ -143,10 +144,11 @@ AIE_HOST_INLINE void multiply_eight(const Place& place, const int32_t* panel,
 template <unsigned kCount, unsigned kV, typename Place, typename Sums>
 AIE_HOST_INLINE void multiply_rows(const Place& place, const int32_t* panel, int32_t steps,
                                    const Sums& sums) {
-  pf_sums c[kCount][kV];
+  float_lanes c[kCount][kV];
   unroll<kCount>([&](auto i) {
-    unroll<kV>(
-        [&](auto v) { c[i.value][v.value] = load<pf_sums>(sums(i) + int32_t(v.value * kLanes)); });
+    unroll<kV>([&](auto v) {
+      c[i.value][v.value] = load<float_lanes>(sums(i) + int32_t(v.value * kLanes));
+    });
   });
   for (int32_t step = 0; step < steps; ++step, panel += kPfEight) {
     const auto of_step = [&](auto i) {
@@ -181,7 +183,7 @@ struct UsedRows {
  private:
   static bool used(const TileRow& place) {
     const pf_packed* row = place.tile + place.row * 8;
-    constexpr uint64_t kZero = kPfBytes ? 0x8080808080808080 : 0;  // bytes are 128 more
+    constexpr uint64_t kZero = sizeof(pf_packed) == 1 ? 0x8080808080808080 : 0;  // 128 more
     uint64_t any = 0;
     for (int32_t step = 0; step < kPfSlice / 8; ++step, row += kPfTile) {
       unroll<sizeof(pf_packed)>(
@@ -211,8 +213,8 @@ AIE_HOST_INLINE bool nothing(const Panels& panels) {
 template <bool kHalves>
 [[gnu::noinline]] inline void multiply_panels(const pf_packed* a, const Panels& panels, float* sums,
                                               float* tail, int32_t m) {
-  static_assert(npu::prefill::kRows % kPfRows == 0);   // which follow each other
-  static_assert(!kPfBytes || kPfRows == kPfTileRows);  // exponents are not where rows are
+  static_assert(npu::prefill::kRows % kPfRows == 0);        // which follow each other
+  static_assert(!kPfBlockFloat || kPfRows == kPfTileRows);  // exponents are not where rows are
   constexpr int32_t kSteps = kPfSlice / 8 / (kHalves ? 2 : 1);
   constexpr int32_t kNextA = kHalves ? kSteps * kPfTile : 0;
   constexpr int32_t kNextSums = kHalves ? 0 : kPfBlock;
@@ -220,7 +222,7 @@ template <bool kHalves>
   const auto sums_of = [&](int32_t row) { return npu::prefill::sums_at(sums, tail, row, stride); };
   if (const UsedRows used(a, m); used.few) {
     // Two at a time, whose sums do not wait for each other; the last one of an odd number alone.
-    constexpr unsigned kV = kPfBlock / kLanes;
+    constexpr unsigned kV = kPfFewVectors;
     for (int32_t n = 0; n < used.count; n += 2) {
       const int32_t* const two = used.rows + n;
       const TileRow rows[2] = {row_of(a, two[0]), row_of(a, two[1])};
@@ -229,11 +231,13 @@ template <bool kHalves>
         const auto place = [&](auto j) {
           return TileRow{rows[j.value].tile + i * kNextA, rows[j.value].row};
         };
-        const auto sums_to = [&](auto j) { return to[j.value]; };
-        if (n + 1 < used.count) {
-          multiply_rows<2, kV>(place, panels.of[i], kSteps, sums_to);
-        } else {
-          multiply_rows<1, kV>(place, panels.of[i], kSteps, sums_to);
+        for (int32_t column = 0; column < kPfBlock; column += kV * kLanes) {
+          const auto sums_to = [&](auto j) { return to[j.value] + column; };
+          if (n + 1 < used.count) {
+            multiply_rows<2, kV>(place, panels.of[i] + column, kSteps, sums_to);
+          } else {
+            multiply_rows<1, kV>(place, panels.of[i] + column, kSteps, sums_to);
+          }
         }
       }
     }
@@ -243,14 +247,14 @@ template <bool kHalves>
     const TileRow first = row_of(a, row);
     float* const first_sums = sums_of(row);
     for (int32_t i = 0; i < panels.count; ++i) {
-      for (int32_t column = 0; column < kPfBlock; column += kPfWidth) {
+      for (int32_t column = 0; column < kPfBlock; column += kPfVectors * kLanes) {
         const auto place = [&](auto j) {
           const TileRow next = row_of(first.tile + i * kNextA, int32_t(j.value));
           return TileRow{next.tile + first.row * 8, next.row};
         };
         float* const from = first_sums + i * kNextSums + column;
         const auto to = [&](auto j) { return from + int32_t(j.value) * stride; };
-        multiply_rows<kPfRows, 2>(place, panels.of[i] + column, kSteps, to);
+        multiply_rows<kPfRows, kPfVectors>(place, panels.of[i] + column, kSteps, to);
       }
     }
   }

@@ -22,8 +22,6 @@ inline constexpr int32_t kQ4Bytes = npu::blocks::Int4Layout<kMinima>::kSize;
 template <bool kMinima>
 inline constexpr int32_t kQ4Zero = npu::blocks::Int4Layout<kMinima>::kZero;
 
-using float_lanes = simd<float, kLanes>;
-
 // kLanes bf16 as fp32.
 AIE_HOST_INLINE float_lanes widen_bf16(const uint16_t* p) {
   const auto bits = __builtin_convertvector(load<simd<uint16_t, kLanes>>(p), lanes);
