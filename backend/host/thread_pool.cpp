@@ -104,7 +104,7 @@ ThreadPool::~ThreadPool() {
   for (std::thread& thread : workers_) thread.join();
 }
 
-void ThreadPool::run(size_t count, Call call, const void* body) {
+void ThreadPool::run(size_t count, Call call, const void* body, Idle idle) {
   const std::lock_guard<std::mutex> one(serial_);
   assert(count < UINT32_MAX);  // items are numbered in 32 bits
   const uint32_t round = round_.load() + 1;
@@ -112,6 +112,8 @@ void ThreadPool::run(size_t count, Call call, const void* body) {
   description.count = count;
   description.call = call;
   description.body = body;
+  description.idle = idle;
+  if (idle.call != nullptr) idle_round_ = round;
   done_ = 0;
   for (size_t t = 0; t < threads_; ++t) {
     shares_[t].ticket = uint64_t{round} << 32 | static_cast<uint32_t>(t * count / threads_);
@@ -119,10 +121,33 @@ void ThreadPool::run(size_t count, Call call, const void* body) {
   round_ = round;
   if (sleepers_ > 0) wake();
   work(round, 0);
+  bool more = idle.call != nullptr;
   for (int waits = 0; done_.load(std::memory_order_acquire) != count;) {
+    if (more) {
+      more = idle.call(idle.body, 0);
+      continue;
+    }
     relax(waits);
     if (waits < kPolls) ++waits;
   }
+  if (idle.call == nullptr) return;
+  idle_round_ = kNoRound;
+  for (int waits = 0; idling_ != 0;) {  // whoever came before that is among them
+    relax(waits);
+    if (waits < kPolls) ++waits;
+  }
+}
+
+// Both counters are read and written in one order by all threads: a worker that finds its round
+// open has been counted before run() waits for those that are.
+void ThreadPool::idle(uint32_t round, size_t self) {
+  if (idle_round_ != round) return;
+  ++idling_;
+  while (idle_round_ == round) {
+    const Idle& idle = rounds_[round & 1].idle;
+    if (!idle.call(idle.body, self)) break;
+  }
+  --idling_;
 }
 
 // Linux may wake a thread on the CPU of the one that wakes it although another CPU is idle, and
@@ -196,6 +221,7 @@ void ThreadPool::worker(size_t self) {
     if (stop_) return;
     seen = round_.load(std::memory_order_acquire);
     work(seen, self);
+    idle(seen, self);
   }
 }
 

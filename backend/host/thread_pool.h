@@ -38,17 +38,33 @@ class ThreadPool {
       for (size_t i = 0; i < count; ++i) body(i);
       return;
     }
-    run(count, [](const void* b, size_t i) { (*static_cast<const Body*>(b))(i); }, &body);
+    run(count, [](const void* b, size_t i) { (*static_cast<const Body*>(b))(i); }, &body, {});
+  }
+
+  // The same; a thread that waits for others calls idle(t), t being its number, again and again,
+  // until all items are done or it returns false. Must not throw, and takes microseconds at most.
+  template <typename Body, typename Idle>
+  void parallel_for(size_t count, const Body& body, const Idle& idle) {
+    if (workers_.empty()) return parallel_for(count, body);
+    const auto wait = [](const void* b, size_t t) { return (*static_cast<const Idle*>(b))(t); };
+    run(count, [](const void* b, size_t i) { (*static_cast<const Body*>(b))(i); }, &body,
+        {wait, &idle});
   }
 
  private:
   using Call = void (*)(const void*, size_t);
+  // What threads do while they wait; null: nothing.
+  struct Idle {
+    bool (*call)(const void*, size_t) = nullptr;
+    const void* body = nullptr;
+  };
   // What a round does. Rounds alternate between two of these, so a worker that wakes late reads the
   // one its own round was described in.
   struct Round {
     std::atomic<size_t> count{0};
     std::atomic<Call> call{nullptr};
     std::atomic<const void*> body{nullptr};
+    Idle idle;  // while idle_round_ says so
   };
   // One thread's share of the items: the round in the high half, the next unclaimed item in the low
   // half. Items are claimed by compare-and-swap, so nobody can touch a finished round.
@@ -61,7 +77,8 @@ class ThreadPool {
     bool moved = false;   // it may not run on the CPU of the thread that has woken it,
     cpu_set_t allowed{};  // but could before
   };
-  void run(size_t count, Call call, const void* body);
+  void run(size_t count, Call call, const void* body, Idle idle);
+  void idle(uint32_t round, size_t self);
   void work(uint32_t round, size_t self);
   void wake();
   void sleep(size_t self, uint32_t seen);
@@ -80,6 +97,10 @@ class ThreadPool {
   std::atomic<bool> stop_{false};
   alignas(64) std::atomic<size_t> done_{0};
   alignas(64) std::atomic<int> sleepers_{0};
+  // The round in which threads may call what its description says, and how many workers do.
+  static constexpr uint64_t kNoRound = ~uint64_t{0};
+  alignas(64) std::atomic<uint64_t> idle_round_{kNoRound};
+  std::atomic<int> idling_{0};
 };
 
 }  // namespace npu

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "devices/emulator/array.h"
-#include "devices/emulator/replay/replay.h"
+#include "devices/emulator/replay/joint_replay.h"
 
 using namespace npu;
 using emulator::Action;
@@ -53,8 +53,8 @@ struct Log {
       for (const emulator::PackedLane& lane : recording.phases[i]) count += lane.actions.size();
     }
     made.clear();
-    emulator::Replay replay(std::make_shared<const emulator::Recording>(std::move(recording)), {},
-                            {});
+    emulator::JointReplay replay(emulator::Replay(
+        std::make_shared<const emulator::Recording>(std::move(recording)), {}, {}));
     CHECK(replay.resume([] { return false; }));
     CHECK(made == calls);
     return count;

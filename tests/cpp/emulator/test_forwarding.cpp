@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "devices/emulator/array.h"
-#include "devices/emulator/replay/replay.h"
+#include "devices/emulator/replay/joint_replay.h"
 
 using namespace npu;
 using emulator::ActionLog;
@@ -91,8 +91,9 @@ struct Recorded {
     const std::vector left = {memory, argument};
     std::ranges::copy(before[0], memory.begin());
     std::ranges::copy(before[1], argument.begin());
-    emulator::Replay replay(std::make_shared<const emulator::Recording>(std::move(recording)),
-                            arguments(), std::vector<int64_t>(uses.size()));
+    emulator::JointReplay replay(
+        emulator::Replay(std::make_shared<const emulator::Recording>(std::move(recording)),
+                         arguments(), std::vector<int64_t>(uses.size())));
     CHECK(replay.resume([] { return false; }));
     CHECK((memory == left[0]));
     CHECK((argument == left[1]));

@@ -1,13 +1,15 @@
 // The thread pool: every index once, whatever the counts and threads; many rounds after pauses long
-// enough for workers to fall asleep; callers from several threads; no thread at all; on which CPUs
-// workers wake up.
+// enough for workers to fall asleep; what threads do while they wait for others; callers from
+// several threads; no thread at all; on which CPUs workers wake up.
 #include <doctest/doctest.h>
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <numeric>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -47,6 +49,73 @@ TEST_CASE("results of a round are visible to the next and to the caller") {
   }
   CHECK(values == expected);
 }
+
+TEST_SUITE_BEGIN("columns");  // which ThreadSanitizer runs
+
+TEST_CASE("threads that wait call idle while an item is left, and not after") {
+  for (const size_t count : {1, 2, 5}) {
+    CAPTURE(count);
+    ThreadPool pool(3);
+    std::atomic<int> waiting{0};
+    const auto body = [&](size_t i) {
+      while (i == 0 && waiting < 2) std::this_thread::yield();  // both of the others wait
+    };
+    std::array<std::atomic<int>, 3> calls{};
+    const auto idle = [&](size_t thread) {
+      if (++calls[thread] == 1) ++waiting;
+      return true;
+    };
+    pool.parallel_for(count, body, idle);
+    const int before = calls[0] + calls[1] + calls[2];
+    CHECK(before >= 2);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    CHECK(calls[0] + calls[1] + calls[2] == before);
+  }
+}
+
+TEST_CASE("a thread that has nothing to do while it waits is not asked again") {
+  ThreadPool pool(2);
+  std::array<std::atomic<int>, 2> calls{};
+  const auto body = [&](size_t) {
+    while (calls[0] + calls[1] == 0) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  };
+  pool.parallel_for(1, body, [&](size_t thread) {
+    ++calls[thread];
+    return false;
+  });
+  CHECK(calls[0] + calls[1] == 1);
+}
+
+TEST_CASE("no thread waits beside a body when the pool has none") {
+  ThreadPool pool(1);
+  int items = 0;
+  pool.parallel_for(
+      3, [&](size_t) { ++items; }, [](size_t) -> bool { throw std::logic_error("idle"); });
+  CHECK(items == 3);
+}
+
+// What idle uses is the caller's, which may be gone when the round has ended.
+TEST_CASE("rounds with idle threads follow one another") {
+  ThreadPool pool(3);
+  for (int round = 0; round < 3000; ++round) {
+    std::vector<std::vector<int>> own(3, std::vector<int>(1, round));
+    const bool asleep = round % 1000 == 999;
+    if (asleep) std::this_thread::sleep_for(std::chrono::milliseconds(8));
+    std::atomic<size_t> sum{0};
+    std::atomic<bool> wrong{false};
+    const auto idle = [&](size_t thread) {
+      if (own[thread][0]++ < round) wrong = true;
+      return own[thread][0] < round + 20;
+    };
+    pool.parallel_for(static_cast<size_t>(1 + round % 5), [&](size_t i) { sum += i + 1; }, idle);
+    const int count = 1 + round % 5;
+    REQUIRE(sum == static_cast<size_t>(count * (count + 1) / 2));
+    REQUIRE(!wrong);
+  }
+}
+
+TEST_SUITE_END();
 
 TEST_CASE("workers that fell asleep wake up") {
   ThreadPool pool(3);

@@ -3,14 +3,36 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <ranges>
 #include <utility>
+
+#include "devices/emulator/replay/read_ahead.h"
+#include "host/thread_pool.h"
 
 namespace npu::emulator {
 
 namespace {
 
 constexpr int kPhases = 16;
+
+// body(i) for i in [0, count) on the threads of the pool, which calls idle, if anything, as its
+// parallel_for says. Throws what the first of the bodies has thrown.
+template <typename Body, typename... Idle>
+void for_all(size_t count, const Body& body, const Idle&... idle) {
+  std::vector<std::exception_ptr> errors(count);
+  const auto item = [&](size_t i) {
+    try {
+      body(i);
+    } catch (...) {
+      errors[i] = std::current_exception();
+    }
+  };
+  ThreadPool::shared().parallel_for(count, item, idle...);
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
 
 // One of the runs in its lane of a phase.
 struct Cursor {
@@ -113,9 +135,26 @@ void JointReplay::run_together(std::span<Replay* const> runs) {
   for (Replay* run : runs) run->step();
 }
 
+bool JointReplay::resume_alone(const std::function<bool()>& pause) {
+  Replay& run = runs_[0];
+  ReadAhead ahead(run, static_cast<size_t>(ThreadPool::shared().threads()));
+  for (; !run.ended(); run.step()) {
+    if (pause()) return false;
+    const std::span<const PackedLane> phase = run.lanes();
+    if (phase.size() == 1 && !ahead.left()) {
+      run.run(phase[0]);
+      continue;
+    }
+    for_all(
+        phase.size(), [&](size_t i) { run.run(phase[i]); },
+        [&](size_t thread) { return ahead.step(thread); });
+  }
+  return true;
+}
+
 bool JointReplay::resume(const std::function<bool()>& pause) {
   begun_ = true;
-  if (runs_.size() == 1) return runs_[0].resume(pause);
+  if (runs_.size() == 1) return resume_alone(pause);
   for (;;) {
     if (pause()) return false;
     if (const std::vector<Replay*> runs = next(false); !runs.empty()) {

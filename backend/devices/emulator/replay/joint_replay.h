@@ -27,6 +27,7 @@ class JointReplay {
   bool resume(const std::function<bool()>& pause);
 
  private:
+  bool resume_alone(const std::function<bool()>& pause);
   // The runs whose next phase has such calls, or those whose next phase has none.
   std::vector<Replay*> next(bool shares);
   void run_apart(std::span<Replay* const> runs);

@@ -57,6 +57,13 @@ PackedPhases::PackedPhases(std::vector<Phase> phases) {
   }
 }
 
+size_t PackedPhases::next_shares(size_t phase) const {
+  for (++phase; phase < size(); ++phase) {
+    if (shares_[phase]) break;
+  }
+  return phase;
+}
+
 size_t PackedPhases::bytes() const {
   return bytes_of(actions_) + bytes_of(walks_) + bytes_of(calls_) + bytes_of(moves_) +
          bytes_of(blocks_) + bytes_of(lanes_) + bytes_of(ends_) + shares_.size() / 8;

@@ -34,8 +34,10 @@ class PackedPhases {
     const size_t begin = phase == 0 ? 0 : ends_[phase - 1];
     return std::span(lanes_).subspan(begin, ends_[phase] - begin);
   }
-  // Whether a phase has calls that read what other runs read, too (CallAction::shared).
+  // Whether a phase has calls that read what other runs read, too (CallAction::shared), and the
+  // first one behind it that has; size() if there is none.
   bool shares(size_t phase) const { return shares_[phase]; }
+  size_t next_shares(size_t phase) const;
   size_t bytes() const;
 
  private:

@@ -4,26 +4,11 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <exception>
 #include <iterator>
 
 #include "devices/emulator/array.h"
 
 namespace npu::emulator {
-
-void for_all(size_t count, const std::function<void(size_t)>& body) {
-  std::vector<std::exception_ptr> errors(count);
-  ThreadPool::shared().parallel_for(count, [&](size_t i) {
-    try {
-      body(i);
-    } catch (...) {
-      errors[i] = std::current_exception();
-    }
-  });
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
-}
 
 OwnMemory::OwnMemory(TileMemories& memories, size_t number)
     : recorded_(memories.all()), copy_(memories, number), copied_(copy_.all().data()) {}
@@ -168,17 +153,20 @@ size_t Replay::run_to_shared(const PackedLane& lane, size_t first) const {
   return first;
 }
 
-bool Replay::resume(const std::function<bool()>& pause) {
-  for (; !ended(); step()) {
-    if (pause()) return false;
-    const std::span<const PackedLane> phase = lanes();
-    if (phase.size() == 1) {
-      run(phase[0]);
-    } else {
-      for_all(phase.size(), [&](size_t i) { run(phase[i]); });
-    }
+std::span<const std::byte> Replay::weights(const PackedLane& lane, size_t action) const {
+  if (lane.actions[action].kind != Action::Kind::kCall) return {};
+  const CallAction& call = lane.calls[lane.actions[action].index];
+  if (call.shared == 0) return {};
+  const uint32_t operand = call.shared - 1u;
+  const std::byte* begin = call.operands[operand].data;
+  if ((call.based >> operand & 1) != 0) begin = at(call.places[operand]);
+  for (const Move& move : lane.moves_of(call)) {
+    if (move.operand == operand) begin = at(move.place);
   }
-  return true;
+  const bool row = call.times > 1 && call.moving == operand && call.stride > 0;
+  const uint64_t bytes =
+      row ? call.times * static_cast<uint64_t>(call.stride) : call.operands[operand].bytes;
+  return {begin, bytes};
 }
 
 }  // namespace npu::emulator

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -12,7 +11,6 @@
 #include "aligned.h"
 #include "devices/emulator/replay/recording.h"
 #include "devices/emulator/tile_memories.h"
-#include "host/thread_pool.h"
 #include "kernels/kernel.h"
 
 namespace npu::emulator {
@@ -60,12 +58,10 @@ class Replay {
   const Recording& recording() const { return *recording_; }
   std::span<const int64_t> moved() const { return moved_; }
 
-  // Goes on until the run has ended or `pause` returns true, which is asked between phases.
-  bool resume(const std::function<bool()>& pause);
-
-  // The same in steps: the lanes of the phase that comes next, in any order and on any thread; then
-  // step().
+  // A run goes on in steps: the lanes of the phase that comes next, in any order and on any thread;
+  // then step().
   bool ended() const { return next_ == recording_->phases.size(); }
+  size_t phase() const { return next_; }
   std::span<const PackedLane> lanes() const { return recording_->phases[next_]; }
   // Whether it has calls that read what other runs of the array read, too (CallAction::shared).
   bool shares() const { return recording_->phases.shares(next_); }
@@ -77,6 +73,8 @@ class Replay {
   void put_operands(const PackedLane& lane, const CallAction& call, KernelArgument* to) const;
   CoreState& modes(const CallAction& call) const;
   void call(const PackedLane& lane, const CallAction& call) const;
+  // The weights that a call and its repeats read; none of other actions.
+  std::span<const std::byte> weights(const PackedLane& lane, size_t action) const;
   // Fetches what the calls among the next few actions begin with, up to the first one that shares
   // weights: the call before takes long, and other runs and weights have pushed them out of caches.
   void prefetch(const PackedLane& lane, size_t first) const;
@@ -99,8 +97,5 @@ class Replay {
   const OwnMemory* own_;
   size_t next_ = 0;
 };
-
-// body(i) for i in [0, count) on the threads of the pool. Throws what the first of them has thrown.
-void for_all(size_t count, const std::function<void(size_t)>& body);
 
 }  // namespace npu::emulator

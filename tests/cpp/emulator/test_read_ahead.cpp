@@ -1,0 +1,125 @@
+// Weights that threads of a replay fetch while they wait (devices/emulator/replay/read_ahead.h).
+// Asserts which bytes: those that the thread's lanes of the next phase with weights read first, in
+// their order, up to a limit, and again from the phase behind that one when it has begun; never
+// others than the calls' own; none where no phase is left that reads any.
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <vector>
+
+#include "devices/emulator/array.h"
+#include "devices/emulator/replay/read_ahead.h"
+
+using namespace npu;
+using namespace npu::emulator;
+
+namespace {
+
+constexpr size_t kBlock = 3000;        // bytes of weights of a call
+constexpr uint64_t kMost = 512 << 10;  // of a thread
+
+// A run whose lanes read weights from one argument, call after call.
+struct Weights {
+  // Lanes of a phase: calls that each has, of `times` blocks.
+  struct Shape {
+    std::vector<int> calls;
+    uint32_t times = 1;
+  };
+  explicit Weights(const std::vector<Shape>& phases) {
+    auto made = std::make_shared<Recording>();
+    std::vector<Phase> all;
+    for (const Shape& shape : phases) all.push_back(phase(shape));
+    made->phases = PackedPhases(std::move(all));
+    recording = std::move(made);
+    data.resize(at);
+    arguments = {{data.data(), data.size(), false}};
+    run = std::make_unique<Replay>(recording, arguments, std::vector<int64_t>{});
+  }
+  Phase phase(const Shape& shape) {
+    Phase lanes;
+    for (const int calls : shape.calls) {
+      Lane lane;
+      Action action{};
+      action.kind = Action::Kind::kSteer;
+      lane.actions.push_back(action);
+      action.kind = Action::Kind::kCall;
+      for (int i = 0; i < calls; ++i) {
+        CallAction call;
+        call.operands = &operand;
+        call.places = &nowhere;
+        call.count = 1;
+        call.shared = 1;
+        call.moves = 1;
+        call.first_move = static_cast<uint32_t>(lane.moves.size());
+        call.times = shape.times;
+        call.stride = kBlock;
+        lane.moves.push_back({{static_cast<int64_t>(at), 1}, nullptr, 0});
+        at += kBlock * shape.times;
+        action.index = static_cast<uint32_t>(lane.calls.size());
+        lane.actions.push_back(action);
+        lane.calls.push_back(call);
+      }
+      lanes.push_back(std::move(lane));
+    }
+    return lanes;
+  }
+  // What a thread gets, as one range; it must be one.
+  std::pair<size_t, size_t> fetched(ReadAhead& ahead, size_t thread) {
+    size_t first = 0, end = 0;
+    for (;;) {
+      const std::span<const std::byte> next = ahead.next(thread);
+      if (next.empty()) return {first, end};
+      const auto offset = static_cast<size_t>(next.data() - data.data());
+      if (first == end) first = end = offset;
+      REQUIRE(offset == end);
+      end += next.size();
+      REQUIRE(end <= data.size());
+    }
+  }
+
+  KernelArgument operand{nullptr, kBlock, 0};
+  Place nowhere;
+  std::shared_ptr<const Recording> recording;
+  std::vector<std::byte> data;
+  std::vector<Argument> arguments;
+  std::unique_ptr<Replay> run;
+  size_t at = 0;
+};
+
+using Range = std::pair<size_t, size_t>;
+
+}  // namespace
+
+TEST_CASE("read ahead: a thread's lanes of the next phase with weights") {
+  Weights weights({{{0}, 1}, {{0, 0}, 1}, {{1, 2, 3, 4}, 2}, {{0}, 1}, {{2, 1}, 1}, {{0}, 1}});
+  ReadAhead ahead(*weights.run, 2);
+  CHECK(ahead.left());
+  CHECK(weights.fetched(ahead, 0) == Range{0, 6 * kBlock});
+  CHECK(weights.fetched(ahead, 1) == Range{6 * kBlock, 20 * kBlock});
+  CHECK(!ahead.left());
+  weights.run->step();
+  CHECK(!ahead.left());  // it is the same phase
+  CHECK(weights.fetched(ahead, 0) == Range{});
+  weights.run->step();  // the phase itself: those behind it
+  CHECK(ahead.left());
+  CHECK(weights.fetched(ahead, 1) == Range{22 * kBlock, 23 * kBlock});
+  CHECK(weights.fetched(ahead, 0) == Range{20 * kBlock, 22 * kBlock});
+  weights.run->step();
+  weights.run->step();
+  CHECK(ahead.left());
+  CHECK(weights.fetched(ahead, 0) == Range{});  // there is none
+  CHECK(weights.fetched(ahead, 1) == Range{});
+  CHECK(!ahead.left());
+}
+
+TEST_CASE("read ahead: up to a limit, and more threads than lanes") {
+  Weights weights({{{0}, 1}, {{100, 2}, 3}});
+  ReadAhead ahead(*weights.run, 3);
+  CHECK(weights.fetched(ahead, 0) == Range{});  // two lanes are the other threads'
+  const auto [first, end] = weights.fetched(ahead, 1);
+  CHECK(first == 0);
+  CHECK(end >= kMost);
+  CHECK(end < kMost + kBlock);
+  CHECK(weights.fetched(ahead, 2) == Range{300 * kBlock, 306 * kBlock});
+  CHECK(!ahead.left());
+}
