@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,19 @@ os.environ["NPU_CACHE"] = "off"
 
 # A module for XRT that somebody has built is not taken for an NPU of this machine.
 os.environ.setdefault("NPU_XRT_MODULE", "/nowhere/libnpu_xrt.so")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_objects_to_collect() -> Iterator[None]:
+    """Collections look through what a file's own tests have made: modules and what earlier files
+    keep (schedules of vector loops) are millions of objects, a second each time."""
+    gc.collect()
+    gc.freeze()
+    yield
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()  # what the interpreter looks through at its end
 
 
 @pytest.fixture
