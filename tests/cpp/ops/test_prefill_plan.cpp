@@ -521,11 +521,11 @@ TEST_CASE("prefill plan: random models and chunks") {
   Random random;
   int walked = 0;
   for (int round = 0; round < 40; ++round) {
-    const int64_t most[] = {20, 70, 140, 300, 1100};
-    const int64_t size = random.below(5), tokens = random.upto(1, most[size]);
+    const int64_t sizes[] = {20, 20, 70, 70, 140, 140, 300, 300, 1100};
+    const int64_t most = sizes[random.below(9)], tokens = random.upto(1, most);
     const auto array =
         array_of(random.below(2) ? arch::Generation::kNpu1 : arch::Generation::kNpu2);
-    const DecoderModel model = random_model(random, size > 1);
+    const DecoderModel model = random_model(random, most > 100);
     const int64_t position = random.below(3) * random.below(1500);
     CAPTURE(round);
     CAPTURE(tokens);
