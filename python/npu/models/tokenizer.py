@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import codecs
 import re
-import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -102,11 +101,8 @@ class Tokenizer:
 
     def _literals(self, *kinds: int) -> dict[str, int]:
         """Pieces of some kinds, which stand for themselves in a text."""
-        return {
-            piece: index
-            for index, piece in enumerate(self.pieces)
-            if self.types[index] in kinds and piece
-        }
+        indexes = np.flatnonzero(np.isin(self.types, kinds)).tolist()
+        return {self.pieces[index]: index for index in indexes if self.pieces[index]}
 
     def token_bytes(self, index: int) -> bytes:
         """The UTF-8 bytes a token stands for; none for control pieces."""
@@ -248,11 +244,11 @@ def _read_vocabulary(file: Metadata) -> tuple[list[str], np.ndarray, list[int]]:
         if not np.isfinite(values).all() or (values < low).any() or (values > high).any():
             raise file.fail(f"{name} has values outside [{low:g}, {high:g}]")
         columns.append(values)
-    types = [int(value) for value in columns[1]]
-    for piece, kind in zip(pieces, types, strict=True):
-        if kind == BYTE and not re.fullmatch(r"<0x[0-9A-Fa-f]{2}>", piece):
-            raise file.fail(f"the byte token {piece[:20]!r} is not of the form <0x41>")
-    return pieces, columns[0].astype(np.float32), types
+    types = columns[1].astype(np.int64)
+    for index in np.flatnonzero(types == BYTE).tolist():
+        if not re.fullmatch(r"<0x[0-9A-Fa-f]{2}>", pieces[index]):
+            raise file.fail(f"the byte token {pieces[index][:20]!r} is not of the form <0x41>")
+    return pieces, columns[0].astype(np.float32), types.tolist()
 
 
 def _processor(
@@ -294,16 +290,21 @@ def _library_vocabulary(
         kinds[unknown] = UNKNOWN
     first_unknown = kinds.index(UNKNOWN)
     # The library knows one spelling of byte pieces.
-    names = [
-        f"<0x{int(name[3:5], 16):02X}>" if kind == BYTE else name
-        for name, kind in zip(names, kinds, strict=True)
-    ]
+    byte_pieces = np.flatnonzero(np.equal(kinds, BYTE)).tolist()
+    for index in byte_pieces:
+        names[index] = f"<0x{int(names[index][3:5], 16):02X}>"
     # Gemma's first vocabularies have a tab in the place of its byte.
     lent = sorted({f"<0x{value:02X}>" for value in range(256)}.difference(names))
-    found = {name for name, kind in zip(names, kinds, strict=True) if kind == BYTE}
+    found = {names[index] for index in byte_pieces}
     has_bytes = len(lent) <= _MAX_MISSING_BYTES and len(lent) + len(found) == 256
+    suspects: Iterable[int] = range(len(kinds))
+    unique, text = set(names), "".join(names)
+    if len(unique) == len(names) and "" not in unique and not re.search("\0|<unused piece", text):
+        # As in most vocabularies: only these pieces may break a rule.
+        suspects = np.flatnonzero(np.isin(kinds, (UNKNOWN, BYTE))).tolist()
     seen: set[str] = set()
-    for index, kind in enumerate(kinds):
+    for index in suspects:
+        kind = kinds[index]
         name = names[index]
         drop = kind == UNKNOWN and index != first_unknown
         drop = drop or (kind == BYTE and not has_bytes)
@@ -325,13 +326,20 @@ def _model_proto(
     squeeze_spaces: bool,
 ) -> bytes:
     """Serialises sentencepiece_model.proto: ModelProto{pieces=1, trainer_spec=2, normalizer=3}."""
-    parts: list[bytes] = []
-    pack_score = struct.Struct("<f").pack
-    for name, score, kind in zip(names, scores, kinds, strict=True):
-        # SentencePiece{piece=1 string, score=2 float, type=3 enum}
-        raw = name.encode("utf-8", errors="replace")
-        body = b"\x0a%b%b\x15%b\x18%c" % (_varint(len(raw)), raw, pack_score(score), kind)
-        parts.append(b"\x0a%b%b" % (_varint(len(body)), body))
+    # SentencePiece{piece=1 string, score=2 float, type=3 enum}
+    raws = [name.encode("utf-8", errors="replace") for name in names]
+    ends = np.zeros(len(names), [("f2", "u1"), ("score", "<f4"), ("f3", "u1"), ("kind", "u1")])
+    ends["f2"], ends["score"], ends["f3"], ends["kind"] = 0x15, scores, 0x18, kinds
+    size = ends.itemsize
+    begins: dict[int, bytes] = {}  # by the length of a piece
+    for length in set(map(len, raws)):
+        text = b"\x0a" + _varint(length)
+        begins[length] = b"\x0a" + _varint(len(text) + length + size) + text
+    parts = [
+        part
+        for raw, end in zip(raws, ends.view(f"V{size}").tolist(), strict=True)
+        for part in (begins[len(raw)], raw, end)
+    ]
     trainer = b"".join(
         [
             _integer(3, _MODEL_BPE),  # model_type

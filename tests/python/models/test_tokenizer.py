@@ -283,6 +283,19 @@ def test_vocabularies_the_library_refuses_keep_their_ids(tmp_path: Path) -> None
     assert tokenizer.decode([10, 2, 7]) == "Aab"
 
 
+@pytest.mark.parametrize("third", ["ab", "<unused piece 1>", "a\0"])
+def test_what_replaces_a_piece_is_no_other_ones_name(tmp_path: Path, third: str) -> None:
+    """A second unknown piece, alone and beside its replacement; a piece that ends a C string."""
+    vocabulary = Vocabulary()
+    vocabulary.add(UNKNOWN, "<unk>", "<unk2>")
+    vocabulary.add(CONTROL, "<bos>", "<eos>")
+    vocabulary.add(NORMAL, "a", third, "b")
+    ids = {"ggml__bos_token_id": 2, "ggml__eos_token_id": 3, "ggml__unknown_token_id": 0}
+    tokenizer = open_tokenizer(tmp_path, vocabulary, **ids)
+    assert tokenizer.encode("abz") == ([2, 5, 0] if third == "ab" else [2, 4, 6, 0])
+    assert tokenizer.decode([4, 5, 6]) == f"a{third}b"
+
+
 def test_an_unknown_piece_without_a_usable_name_stays_the_unknown_piece(tmp_path: Path) -> None:
     for name in ("", "<bos>"):
         vocabulary = Vocabulary()
