@@ -165,7 +165,8 @@ constexpr auto kInput =
 
 template <typename Tile>
 constexpr Product product_of =
-    std::is_integral_v<typename Tile::element> ? Product::kIntegers : Product::kFloats;
+    Tile::kBlockFloat || std::is_integral_v<typename Tile::element> ? Product::kIntegers
+                                                                    : Product::kFloats;
 
 // Bits that an integer accumulator is shifted by on its way from and to a narrow C.
 constexpr Operand kShift = integer("shift", 0, 31);

@@ -286,26 +286,28 @@ constexpr Operand kFormat =
     kSmall ? integer("format", int32_t(Format::kQ4_0), int32_t(Format::kQ8_0))
            : integer("format", 0, int32_t(Format::kBf16));
 
+constexpr Product kProduct = __AIE_ARCH__ >= 21 ? Product::kIntegers : Product::kFloats;
+
 template <bool kSmall>
 constexpr Declaration kMultiplyCall = {
     .operands = {kA, weight_block("b0"), weight_block("b1"), kSums, kWorkOperand, kJob, kM, kBlocks,
                  kFormat<kSmall>},
     .cycles = multiply_cycles,
     .check = check_multiply,
-    .product = Product::kFloats,
+    .product = kProduct,
     .parts = multiply_parts};
 template <bool kSmall>
 constexpr Declaration kExpandCall = {.operands = {weight_block("b0"), weight_block("b1"),
                                                   kWorkOperand, kJob, kM, kBlocks, kFormat<kSmall>},
                                      .cycles = expand_last_cycles,
                                      .check = check_expand,
-                                     .product = Product::kFloats};
+                                     .product = kProduct};
 template <bool kSmall>
 constexpr Declaration kFinishCall = {
     .operands = {kA, kSums, kWorkOperand, kJob, kM, kBlocks, kFormat<kSmall>},
     .cycles = finish_cycles,
     .check = check_finish,
-    .product = Product::kFloats,
+    .product = kProduct,
     .parts = finish_parts};
 #endif
 

@@ -104,7 +104,7 @@ ThreadPool::~ThreadPool() {
   for (std::thread& thread : workers_) thread.join();
 }
 
-void ThreadPool::run(size_t count, Call call, const void* body, Idle idle) {
+void ThreadPool::run(size_t count, Call call, const void* body, Waiting waiting) {
   const std::lock_guard<std::mutex> one(serial_);
   assert(count < UINT32_MAX);  // items are numbered in 32 bits
   const uint32_t round = round_.load() + 1;
@@ -112,8 +112,8 @@ void ThreadPool::run(size_t count, Call call, const void* body, Idle idle) {
   description.count = count;
   description.call = call;
   description.body = body;
-  description.idle = idle;
-  if (idle.call != nullptr) idle_round_ = round;
+  description.waiting = waiting;
+  if (waiting.call != nullptr) idle_round_ = round;
   done_ = 0;
   for (size_t t = 0; t < threads_; ++t) {
     shares_[t].ticket = uint64_t{round} << 32 | static_cast<uint32_t>(t * count / threads_);
@@ -121,16 +121,16 @@ void ThreadPool::run(size_t count, Call call, const void* body, Idle idle) {
   round_ = round;
   if (sleepers_ > 0) wake();
   work(round, 0);
-  bool more = idle.call != nullptr;
+  bool more = waiting.call != nullptr;
   for (int waits = 0; done_.load(std::memory_order_acquire) != count;) {
     if (more) {
-      more = idle.call(idle.body, 0);
+      more = waiting.call(waiting.body, 0);
       continue;
     }
     relax(waits);
     if (waits < kPolls) ++waits;
   }
-  if (idle.call == nullptr) return;
+  if (waiting.call == nullptr) return;
   idle_round_ = kNoRound;
   for (int waits = 0; idling_ != 0;) {  // whoever came before that is among them
     relax(waits);
@@ -138,14 +138,15 @@ void ThreadPool::run(size_t count, Call call, const void* body, Idle idle) {
   }
 }
 
-// Both counters are read and written in one order by all threads: a worker that finds its round
-// open has been counted before run() waits for those that are.
+// All threads see accesses to idle_round_ and idling_ in one order: a worker that finds its round
+// open has been counted before run() waits for those that are. One that is preempted here holds up
+// the round, as in an item, beside which the time here is short.
 void ThreadPool::idle(uint32_t round, size_t self) {
   if (idle_round_ != round) return;
   ++idling_;
   while (idle_round_ == round) {
-    const Idle& idle = rounds_[round & 1].idle;
-    if (!idle.call(idle.body, self)) break;
+    const Waiting& waiting = rounds_[round & 1].waiting;
+    if (!waiting.call(waiting.body, self)) break;
   }
   --idling_;
 }

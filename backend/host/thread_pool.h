@@ -42,10 +42,11 @@ class ThreadPool {
   }
 
   // The same; a thread that waits for others calls idle(t), t being its number, again and again,
-  // until all items are done or it returns false. Must not throw, and takes microseconds at most.
+  // until all items are done or it returns false. `idle` must not throw, and takes microseconds at
+  // most: the round ends no earlier.
   template <typename Body, typename Idle>
   void parallel_for(size_t count, const Body& body, const Idle& idle) {
-    if (workers_.empty()) return parallel_for(count, body);
+    if (count == 0 || workers_.empty()) return parallel_for(count, body);
     const auto wait = [](const void* b, size_t t) { return (*static_cast<const Idle*>(b))(t); };
     run(count, [](const void* b, size_t i) { (*static_cast<const Body*>(b))(i); }, &body,
         {wait, &idle});
@@ -54,7 +55,7 @@ class ThreadPool {
  private:
   using Call = void (*)(const void*, size_t);
   // What threads do while they wait; null: nothing.
-  struct Idle {
+  struct Waiting {
     bool (*call)(const void*, size_t) = nullptr;
     const void* body = nullptr;
   };
@@ -64,7 +65,7 @@ class ThreadPool {
     std::atomic<size_t> count{0};
     std::atomic<Call> call{nullptr};
     std::atomic<const void*> body{nullptr};
-    Idle idle;  // while idle_round_ says so
+    Waiting waiting;  // published by idle_round_, and put when nobody is idling
   };
   // One thread's share of the items: the round in the high half, the next unclaimed item in the low
   // half. Items are claimed by compare-and-swap, so nobody can touch a finished round.
@@ -77,7 +78,7 @@ class ThreadPool {
     bool moved = false;   // it may not run on the CPU of the thread that has woken it,
     cpu_set_t allowed{};  // but could before
   };
-  void run(size_t count, Call call, const void* body, Idle idle);
+  void run(size_t count, Call call, const void* body, Waiting waiting);
   void idle(uint32_t round, size_t self);
   void work(uint32_t round, size_t self);
   void wake();
@@ -97,7 +98,7 @@ class ThreadPool {
   std::atomic<bool> stop_{false};
   alignas(64) std::atomic<size_t> done_{0};
   alignas(64) std::atomic<int> sleepers_{0};
-  // The round in which threads may call what its description says, and how many workers do.
+  // The round in which workers may call what its description says, and how many do.
   static constexpr uint64_t kNoRound = ~uint64_t{0};
   alignas(64) std::atomic<uint64_t> idle_round_{kNoRound};
   std::atomic<int> idling_{0};

@@ -141,6 +141,7 @@ struct WordCopies {
   }
 };
 
+// kIntegers: also mantissas of BFP16, which fast builds multiply as such.
 enum class Product : uint8_t { kNone, kIntegers, kFloats };
 
 // Generated code that does what a call does, or a part of it: lines of the table of schedules

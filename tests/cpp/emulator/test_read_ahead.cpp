@@ -1,14 +1,19 @@
 // Weights that threads of a replay fetch while they wait (devices/emulator/replay/read_ahead.h).
 // Asserts which bytes: those that the thread's lanes of the next phase with weights read first, in
 // their order, up to a limit, and again from the phase behind that one when it has begun; never
-// others than the calls' own; none where no phase is left that reads any.
+// others than the calls' own; none where no phase is left that reads any. And that a run goes on
+// when another number of threads is chosen meanwhile.
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <deque>
 #include <memory>
 #include <vector>
 
 #include "devices/emulator/array.h"
+#include "devices/emulator/replay/joint_replay.h"
 #include "devices/emulator/replay/read_ahead.h"
+#include "host/thread_pool.h"
 
 using namespace npu;
 using namespace npu::emulator;
@@ -37,23 +42,31 @@ struct Weights {
   }
   Phase phase(const Shape& shape) {
     Phase lanes;
-    for (const int calls : shape.calls) {
+    for (const int count : shape.calls) {
       Lane lane;
       Action action{};
       action.kind = Action::Kind::kSteer;
       lane.actions.push_back(action);
       action.kind = Action::Kind::kCall;
-      for (int i = 0; i < calls; ++i) {
+      for (int i = 0; i < count; ++i) {
         CallAction call;
+        call.function = &function;
+        call.state = &core;
         call.operands = &operand;
         call.places = &nowhere;
         call.count = 1;
         call.shared = 1;
-        call.moves = 1;
-        call.first_move = static_cast<uint32_t>(lane.moves.size());
+        const Place place{static_cast<int64_t>(at), 1};
+        if (i % 2 == 0) {
+          call.moves = 1;
+          call.first_move = static_cast<uint32_t>(lane.moves.size());
+          lane.moves.push_back({place, nullptr, 0});
+        } else {  // where its list of operands says
+          call.based = 1;
+          call.places = &places.emplace_back(place);
+        }
         call.times = shape.times;
-        call.stride = kBlock;
-        lane.moves.push_back({{static_cast<int64_t>(at), 1}, nullptr, 0});
+        call.stride = shape.times > 1 ? kBlock : 0;
         at += kBlock * shape.times;
         action.index = static_cast<uint32_t>(lane.calls.size());
         lane.actions.push_back(action);
@@ -77,8 +90,12 @@ struct Weights {
     }
   }
 
-  KernelArgument operand{nullptr, kBlock, 0};
+  KernelArgument operand{nullptr, kBlock, 0, nullptr};
   Place nowhere;
+  std::deque<Place> places;
+  CoreState core;
+  std::atomic<int> calls{0};
+  CallAction::Function function = [this](std::span<const KernelArgument>, CoreState&) { ++calls; };
   std::shared_ptr<const Recording> recording;
   std::vector<std::byte> data;
   std::vector<Argument> arguments;
@@ -106,10 +123,10 @@ TEST_CASE("read ahead: a thread's lanes of the next phase with weights") {
   CHECK(weights.fetched(ahead, 0) == Range{20 * kBlock, 22 * kBlock});
   weights.run->step();
   weights.run->step();
-  CHECK(ahead.left());
+  CHECK(!ahead.left());
   CHECK(weights.fetched(ahead, 0) == Range{});  // there is none
   CHECK(weights.fetched(ahead, 1) == Range{});
-  CHECK(!ahead.left());
+  CHECK(!ReadAhead(*weights.run, 1).left());  // who waits for nobody
 }
 
 TEST_CASE("read ahead: up to a limit, and more threads than lanes") {
@@ -122,4 +139,19 @@ TEST_CASE("read ahead: up to a limit, and more threads than lanes") {
   CHECK(end < kMost + kBlock);
   CHECK(weights.fetched(ahead, 2) == Range{300 * kBlock, 306 * kBlock});
   CHECK(!ahead.left());
+}
+
+TEST_CASE("read ahead: the number of threads may change during a run") {
+  std::vector<Weights::Shape> shapes;
+  for (int i = 0; i < 40; ++i) shapes.push_back({i % 2 ? std::vector{3, 3, 3, 3} : std::vector{1}});
+  Weights weights(shapes);
+  JointReplay replay(std::move(*weights.run));
+  int pauses = 0;
+  CHECK(replay.resume([&] {
+    ThreadPool::set_shared_threads(1 + pauses++ % 6);
+    return false;
+  }));
+  ThreadPool::set_shared_threads(0);
+  CHECK(pauses == 40);
+  CHECK(weights.calls == 20 * 12 + 20);
 }

@@ -351,7 +351,7 @@ TEST_CASE("lookup: unknown names are null, NPU_CPU is checked") {
   CHECK_THROWS_AS(find("zero_f32", Generation::kNpu2), npu::Error);
 }
 
-TEST_CASE("lookup: products of floats are of the level that multiplies them best, integers not") {
+TEST_CASE("lookup: products of floats are of the level that multiplies them best, others not") {
   using npu::kernels::CpuLevel;
   const CpuLevel best = npu::kernels::best_cpu_level();
   const CpuLevel floats = npu::kernels::product_cpu_level(best);
@@ -366,11 +366,9 @@ TEST_CASE("lookup: products of floats are of the level that multiplies them best
     CHECK(npu::kernels::product_cpu_level(level) == level);
     return chosen == find();
   };
-  for (const char* kernel : {"matmul_bf16_f32", "matmul_bfp16_f32_pipelined", "prefill_multiply"}) {
-    CAPTURE(kernel);
-    CHECK(same(kernel, floats));
-  }
-  for (const char* kernel : {"matmul_i8_i32", "gemv_setup", "zero_f32"}) {
+  CHECK(same("matmul_bf16_f32", floats));
+  for (const char* kernel : {"matmul_bf16bfp16_f32", "matmul_bfp16_f32_pipelined",
+                             "prefill_multiply", "matmul_i8_i32", "gemv_setup", "zero_f32"}) {
     CAPTURE(kernel);
     CHECK(same(kernel, best));
   }

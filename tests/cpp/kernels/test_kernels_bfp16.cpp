@@ -120,7 +120,7 @@ void check_model(const Build& build, const Problem& p) {
 TEST_CASE("matmul_bf16bfp16_f32 is its model bit for bit") {
   std::mt19937 rng(9);
   for (const Size size : sizes(kShape)) {
-    // Like weights and activations; wide; at the ends of what the fast builds do in floating point;
+    // Like weights and activations; wide; at the ends of what the fast builds multiply;
     // beyond both ends, denormals and overflow included.
     for (const auto& [low, high] :
          {std::pair{124u, 128u}, std::pair{100u, 150u}, std::pair{60u, 80u}, std::pair{180u, 190u},

@@ -87,7 +87,7 @@ std::vector<uint8_t> multiplied(const Build& build, std::vector<uint8_t> a, std:
 TEST_CASE("products with sums in BFP16 are their model bit for bit") {
   std::mt19937 rng(5);
   for (const int k : {16, 40, 64}) {
-    for (const int spread : {2, 60}) {  // 60: beyond what the fast builds do in floating point
+    for (const int spread : {2, 60}) {  // 60: beyond what the fast builds multiply
       const auto a = random_blocks(kM, k, spread, rng), b = random_blocks(kN, k, spread, rng);
       const auto c = random_blocks(kM, kN, spread, rng);
       const auto want = model(a, b, c, kM, k);

@@ -81,7 +81,7 @@ TEST_CASE("pipelined bfp16 kernels are the published ones bit for bit") {
   std::mt19937 rng(4);
   for (const Build& build : npu2_builds()) {
     for (const int k : {16, 40}) {
-      for (const int spread : {3, 90}) {  // 90: beyond what the fast builds do in floating point
+      for (const int spread : {3, 90}) {  // 90: beyond what the fast builds multiply
         const auto a = random_bf16(area(kM, k), rng, spread);
         const auto b = random_bf16(area(k, kN), rng, spread);
         const std::vector<float> c(area(kM, kN), 0.25f);

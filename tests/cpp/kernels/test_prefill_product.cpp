@@ -3,8 +3,11 @@
 // (weights to bfloat16; on npu2 both operands to BFP16, restated here), within the bound of fp32
 // summation, and against unrounded weights within the bound of the roundings; pieces bit for bit
 // where sums are whole numbers; operands outside the fast builds' range; what follows small blocks
-// in their objects; sharing; refusals.
+// in their objects; sharing; refusals. Sums of npu2's fast builds have the same bits.
 #include <doctest/doctest.h>
+
+#include <map>
+#include <vector>
 
 #include "kernels/prefill_product_core.h"
 
@@ -86,9 +89,12 @@ bool is_npu1(const Build& build) { return build.generation == kernel_test::Gener
 
 }  // namespace
 
-TEST_CASE("prefill_multiply: sums within the bounds of their roundings") {
+TEST_CASE(
+    "prefill_multiply: sums within the bounds of their roundings, the same in npu2's builds") {
+  std::map<size_t, std::vector<double>> of_npu2;  // by number of the shape: sums of a fast build
   for (const Build& build : builds()) {
     double summed = 0;
+    size_t number = 0;
     for (const Shape& shape : shapes(is_npu1(build))) {
       CAPTURE(build.name());
       CAPTURE(shape.m);
@@ -103,6 +109,12 @@ TEST_CASE("prefill_multiply: sums within the bounds of their roundings") {
       summed = std::max(summed, worst.summed);
       CHECK(worst.rounded <= 1);
       CHECK(worst.rounded > 0);
+      if (!is_npu1(build) && build.arithmetic == Arithmetic::kFast) {
+        std::vector<double> sums;
+        for (int i = 0; i < shape.m * shape.n(); ++i)
+          sums.push_back(core.sum(i / shape.n(), i % shape.n()));
+        CHECK(of_npu2.try_emplace(number++, sums).first->second == sums);
+      }
       CHECK(core.job[kSliceAt] == 0);  // wraps at the end of a range
       CHECK(core.wrong_lines() == 0);
       CHECK_THROWS_AS(core.piece(), Error);  // there are no more
@@ -178,7 +190,7 @@ TEST_CASE("prefill_multiply: rows of zeros stay, the others do not depend on how
   }
 }
 
-TEST_CASE("prefill_multiply: operands beyond what fast builds multiply in floating point") {
+TEST_CASE("prefill_multiply: operands beyond what fast builds multiply") {
   for (const Build& build : builds()) {
     if (is_npu1(build)) continue;  // rounds nothing to blocks
     for (const Scales& scales : {Scales{1e-24f, 1}, Scales{1e20f, 1e-3f}, Scales{1, 1e-22f}}) {

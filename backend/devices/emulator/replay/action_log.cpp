@@ -372,11 +372,8 @@ void ActionLog::find_shared(Lane& lane) const {
   };
   for (CallAction& call : lane.calls) {
     for (uint8_t i = 0; i < call.count && call.shared == 0; ++i) {
-      Place place = (call.based >> i & 1) != 0 ? call.places[i] : Place{};
-      for (const Move& move : lane.moves_of(call)) {
-        if (move.operand == i) place = move.place;
-      }
-      if (constant(place)) call.shared = static_cast<uint8_t>(i + 1);
+      if (constant(call.place_of(i, lane.moves_of(call))))
+        call.shared = static_cast<uint8_t>(i + 1);
     }
   }
 }

@@ -16,10 +16,10 @@ namespace {
 
 constexpr int kPhases = 16;
 
-// body(i) for i in [0, count) on the threads of the pool, which calls idle, if anything, as its
+// body(i) for i in [0, count) on the threads of a pool, which calls idle, if anything, as its
 // parallel_for says. Throws what the first of the bodies has thrown.
 template <typename Body, typename... Idle>
-void for_all(size_t count, const Body& body, const Idle&... idle) {
+void for_all(ThreadPool& pool, size_t count, const Body& body, const Idle&... idle) {
   std::vector<std::exception_ptr> errors(count);
   const auto item = [&](size_t i) {
     try {
@@ -28,7 +28,7 @@ void for_all(size_t count, const Body& body, const Idle&... idle) {
       errors[i] = std::current_exception();
     }
   };
-  ThreadPool::shared().parallel_for(count, item, idle...);
+  pool.parallel_for(count, item, idle...);
   for (const std::exception_ptr& error : errors) {
     if (error) std::rethrow_exception(error);
   }
@@ -111,8 +111,9 @@ std::vector<Replay*> JointReplay::next(bool shares) {
 // With a run for every thread they go on until they have something to share, or for some phases, so
 // that `pause` is asked; else for one phase, whose lanes have a thread each.
 void JointReplay::run_apart(std::span<Replay* const> runs) {
-  if (runs.size() >= static_cast<size_t>(ThreadPool::shared().threads())) {
-    return for_all(runs.size(), [&](size_t i) {
+  ThreadPool& pool = ThreadPool::shared();
+  if (runs.size() >= static_cast<size_t>(pool.threads())) {
+    return for_all(pool, runs.size(), [&](size_t i) {
       Replay& run = *runs[i];
       for (int phase = 0; phase < kPhases && !run.ended() && !run.shares(); ++phase) {
         for (const PackedLane& lane : run.lanes()) run.run(lane);
@@ -124,20 +125,21 @@ void JointReplay::run_apart(std::span<Replay* const> runs) {
   for (const Replay* run : runs) {
     for (const PackedLane& lane : run->lanes()) lanes.emplace_back(run, &lane);
   }
-  for_all(lanes.size(), [&](size_t i) { lanes[i].first->run(*lanes[i].second); });
+  for_all(pool, lanes.size(), [&](size_t i) { lanes[i].first->run(*lanes[i].second); });
   for (Replay* run : runs) run->step();
 }
 
 void JointReplay::run_together(std::span<Replay* const> runs) {
   const auto lanes = [](const Replay* run) { return run->lanes().size(); };
   const size_t most = std::ranges::max(runs | std::views::transform(lanes));
-  for_all(most, [&](size_t i) { run_lane(runs, i); });
+  for_all(ThreadPool::shared(), most, [&](size_t i) { run_lane(runs, i); });
   for (Replay* run : runs) run->step();
 }
 
 bool JointReplay::resume_alone(const std::function<bool()>& pause) {
   Replay& run = runs_[0];
-  ReadAhead ahead(run, static_cast<size_t>(ThreadPool::shared().threads()));
+  ThreadPool& pool = ThreadPool::shared();  // also if another number of threads is chosen meanwhile
+  ReadAhead ahead(run, static_cast<size_t>(pool.threads()));
   for (; !run.ended(); run.step()) {
     if (pause()) return false;
     const std::span<const PackedLane> phase = run.lanes();
@@ -146,7 +148,7 @@ bool JointReplay::resume_alone(const std::function<bool()>& pause) {
       continue;
     }
     for_all(
-        phase.size(), [&](size_t i) { run.run(phase[i]); },
+        pool, phase.size(), [&](size_t i) { run.run(phase[i]); },
         [&](size_t thread) { return ahead.step(thread); });
   }
   return true;

@@ -100,6 +100,14 @@ struct CallAction {
   uint16_t based = 0;  // bit i: operand i has no absolute place
   uint32_t first_move = 0, times = 1;
   int64_t stride = 0;
+
+  // Of an operand that lies in an argument; elsewhere none.
+  Place place_of(size_t operand, std::span<const Move> own_moves) const {
+    for (const Move& move : own_moves) {
+      if (move.operand == operand) return move.place;
+    }
+    return (based >> operand & 1) != 0 ? places[operand] : Place{};
+  }
 };
 static_assert(kernels::kMaxOperands <= 16);  // bits of `based`
 

@@ -1,13 +1,14 @@
-// Weights of the next phase, fetched by threads that wait (read_ahead.h).
+// What the next phase reads, fetched by threads that wait (read_ahead.h).
 #include "devices/emulator/replay/read_ahead.h"
 
 #include <algorithm>
+#include <cassert>
 
 namespace npu::emulator {
 
 namespace {
 
-// Of a thread: they stay in its second cache, 512 KiB or more, beside what its lanes use.
+// Of a thread: half a second cache of 1 MiB; the third one is for what smaller ones do not hold.
 constexpr uint64_t kMostBytes = 512 << 10;
 constexpr uint64_t kStepBytes = 2 << 10, kLine = 64;
 
@@ -16,12 +17,14 @@ constexpr uint64_t kStepBytes = 2 << 10, kLine = 64;
 ReadAhead::ReadAhead(const Replay& run, size_t threads) : run_(run), cursors_(threads) {}
 
 bool ReadAhead::left() const {
+  const PackedPhases& phases = run_.recording().phases;
+  if (cursors_.size() == 1 || phases.next_shares(run_.phase()) == phases.size()) return false;
   return std::ranges::any_of(cursors_, [&](const Cursor& cursor) {
     return cursor.phase <= run_.phase() || (!cursor.lanes.empty() && cursor.fetched < kMostBytes);
   });
 }
 
-// At the next phase that reads weights, with the lanes that a thread pool gives to the thread.
+// At the next phase of that kind, with the lanes that a thread pool gives to the thread.
 void ReadAhead::begin(Cursor& cursor, size_t thread) const {
   const PackedPhases& phases = run_.recording().phases;
   cursor = {};
@@ -34,6 +37,7 @@ void ReadAhead::begin(Cursor& cursor, size_t thread) const {
 }
 
 std::span<const std::byte> ReadAhead::next(size_t thread) {
+  assert(thread < cursors_.size());
   Cursor& cursor = cursors_[thread];
   if (cursor.phase <= run_.phase()) begin(cursor, thread);
   while (!cursor.lanes.empty() && cursor.fetched < kMostBytes) {
@@ -43,10 +47,10 @@ std::span<const std::byte> ReadAhead::next(size_t thread) {
       cursor.action = 0;
       continue;
     }
-    const std::span<const std::byte> weights = run_.weights(lane, cursor.action);
-    if (cursor.offset < weights.size()) {
-      const uint64_t count = std::min(kStepBytes, weights.size() - cursor.offset);
-      const std::span<const std::byte> found = weights.subspan(cursor.offset, count);
+    const std::span<const std::byte> all = run_.shared_operand(lane, cursor.action);
+    if (cursor.offset < all.size()) {
+      const uint64_t count = std::min(kStepBytes, all.size() - cursor.offset);
+      const std::span<const std::byte> found = all.subspan(cursor.offset, count);
       cursor.offset += count;
       cursor.fetched += count;
       return found;

@@ -153,20 +153,15 @@ size_t Replay::run_to_shared(const PackedLane& lane, size_t first) const {
   return first;
 }
 
-std::span<const std::byte> Replay::weights(const PackedLane& lane, size_t action) const {
+std::span<const std::byte> Replay::shared_operand(const PackedLane& lane, size_t action) const {
   if (lane.actions[action].kind != Action::Kind::kCall) return {};
   const CallAction& call = lane.calls[lane.actions[action].index];
   if (call.shared == 0) return {};
-  const uint32_t operand = call.shared - 1u;
-  const std::byte* begin = call.operands[operand].data;
-  if ((call.based >> operand & 1) != 0) begin = at(call.places[operand]);
-  for (const Move& move : lane.moves_of(call)) {
-    if (move.operand == operand) begin = at(move.place);
-  }
+  const size_t operand = call.shared - size_t{1};
   const bool row = call.times > 1 && call.moving == operand && call.stride > 0;
   const uint64_t bytes =
       row ? call.times * static_cast<uint64_t>(call.stride) : call.operands[operand].bytes;
-  return {begin, bytes};
+  return {at(call.place_of(operand, lane.moves_of(call))), bytes};
 }
 
 }  // namespace npu::emulator

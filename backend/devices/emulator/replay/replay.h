@@ -73,8 +73,8 @@ class Replay {
   void put_operands(const PackedLane& lane, const CallAction& call, KernelArgument* to) const;
   CoreState& modes(const CallAction& call) const;
   void call(const PackedLane& lane, const CallAction& call) const;
-  // The weights that a call and its repeats read; none of other actions.
-  std::span<const std::byte> weights(const PackedLane& lane, size_t action) const;
+  // What a call and its repeats read that other runs read, too; nothing of other actions.
+  std::span<const std::byte> shared_operand(const PackedLane& lane, size_t action) const;
   // Fetches what the calls among the next few actions begin with, up to the first one that shares
   // weights: the call before takes long, and other runs and weights have pushed them out of caches.
   void prefetch(const PackedLane& lane, size_t first) const;

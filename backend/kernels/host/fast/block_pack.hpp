@@ -37,8 +37,6 @@ inline constexpr int32_t kBlockUnits = kBlockMantissas + (kBlockBytes ? 1 : 0);
 inline constexpr int32_t kBlockLanes = (kBlockUnits + 1) * kBlockPanel;
 inline constexpr int32_t kUnitBias = 139 << 23;
 
-using short8 = simd<int16_t, 8>;
-
 #if defined(__AVX512BW__)
 // The exponents of blocks whose elements have these magnitudes at most, as fields of bf16; those of
 // zeros are such that nothing overflows.
@@ -116,12 +114,12 @@ AIE_HOST_INLINE bool tile_by_columns(const bfloat16* in, block_mantissa* mantiss
 }
 #else
 // Eight bf16 to mantissas, as round_to_block() (pack.hpp): the last bits of its sums.
-AIE_HOST_INLINE short8 block_mantissas(half8 x, word8 exponents) {
+AIE_HOST_INLINE simd<int16_t, 8> block_mantissas(half8 x, word8 exponents) {
   const auto wide = (float8)(__builtin_convertvector(x, word8) << 16);
   const word8 magic = (exponents + (17u << 23)) | 0x400000;
   const auto steps = (simd<int32_t, 8>)((word8)(wide + (float8)magic) - magic);
   const auto kept = steps < 127 ? steps : splat<int32_t, 8>(127);
-  return (short8)_mm_packs_epi32((__m128i)part<4, 0>(kept), (__m128i)part<4, 4>(kept));
+  return (simd<int16_t, 8>)_mm_packs_epi32((__m128i)part<4, 0>(kept), (__m128i)part<4, 4>(kept));
 }
 
 // A tile of 8 blocks of 8 consecutive elements: mantissas and E << 23. False if one is out of

@@ -16,8 +16,7 @@ inline constexpr unsigned kBlockVectors = kSimdBytes == 64 ? 2 : 1;
 // Eight k of kLanes * kV columns of a panel, in registers.
 template <unsigned kV>
 struct block_columns {
-  static constexpr unsigned kMantissas = kBlockMantissas;
-  lanes mantissas[kV][kMantissas], unit[kV];
+  lanes mantissas[kV][kBlockMantissas], unit[kV];
 #if defined(AIE_HOST_BYTE_BLOCKS)
   lanes begin[kV];
 #endif
@@ -27,7 +26,7 @@ struct block_columns {
       return load<lanes>(panel + number * kBlockPanel + int32_t(v.value * kLanes));
     };
     unroll<kV>([&](auto v) {
-      unroll<kMantissas>([&](auto q) { mantissas[v.value][q.value] = line(q.value, v); });
+      unroll<kBlockMantissas>([&](auto q) { mantissas[v.value][q.value] = line(q.value, v); });
 #if defined(AIE_HOST_BYTE_BLOCKS)
       begin[v.value] = line(kBlockMantissas, v);
 #endif
@@ -36,8 +35,8 @@ struct block_columns {
   }
   // sums += row `row` of a tile of A times these.
   AIE_HOST_INLINE void multiply(const block_packed* a, int32_t row, float_lanes (&sums)[kV]) const {
-    lanes x[kMantissas];
-    unroll<kMantissas>([&](auto q) {
+    lanes x[kBlockMantissas];
+    unroll<kBlockMantissas>([&](auto q) {
       x[q.value] =
           splat<int32_t, kLanes>(load<int32_t>(a + 8 * row + int32_t(q.value) * kBlockPerLane));
     });
@@ -50,8 +49,8 @@ struct block_columns {
 
  private:
   template <typename V>
-  AIE_HOST_INLINE lanes sum_of(V v, const lanes (&x)[kMantissas]) const {
-    const lanes(&m)[kMantissas] = mantissas[v.value];
+  AIE_HOST_INLINE lanes sum_of(V v, const lanes (&x)[kBlockMantissas]) const {
+    const lanes(&m)[kBlockMantissas] = mantissas[v.value];
 #if defined(AIE_HOST_BYTE_BLOCKS)
     const auto sum = _mm512_dpbusd_epi32((__m512i)begin[v.value], (__m512i)x[0], (__m512i)m[0]);
     return (lanes)_mm512_dpbusd_epi32(sum, (__m512i)x[1], (__m512i)m[1]);
@@ -97,7 +96,7 @@ AIE_HOST_INLINE void store_sums(float_lanes sums, T* c) {
 }
 
 // c += A @ B for a row of tiles of A and kLanes * kV columns of a panel. The tiles of C lie one
-// after the other; those of the next row, if any, at `next`.
+// after the other; those of the next row, if they are to be fetched, at `next`.
 template <unsigned kV, typename T>
 [[gnu::noinline]] inline void multiply_block_row(const block_packed* a, const int32_t* panel,
                                                  int32_t depth, T* c, const T* next) {
@@ -109,7 +108,8 @@ template <unsigned kV, typename T>
     });
   });
   if (next != nullptr) {
-    for (uint32_t i = 0; i < kVector * kV; i += 64 / sizeof(T)) __builtin_prefetch(next + i, 1);
+    constexpr uint32_t kWhole = kVector * kV < 64 ? 64 : kVector * kV;
+    for (uint32_t i = 0; i < kWhole; i += 64 / sizeof(T)) __builtin_prefetch(next + i, 1);
   }
   for (int32_t step = 0; step < depth; ++step, a += kBlockTile, panel += kBlockLanes) {
     const block_columns<kV> columns(panel);
@@ -129,14 +129,15 @@ inline void multiply_packed_blocks(const block_packed* a, const int32_t* panel, 
                                    int32_t k, int32_t columns) {
   constexpr int32_t kWidth = kLanes * kBlockVectors;  // columns of a call
   const int32_t depth = k / 8, rows = m / 8;
-  for (int32_t first = 0; first < columns * 8; panel += depth * kBlockLanes) {
+  for (int32_t first = 0; first < columns * 8; first += kBlockPanel, panel += depth * kBlockLanes) {
     const int32_t end = first + kBlockPanel < columns * 8 ? first + kBlockPanel : columns * 8;
     for (int32_t row = 0; row < rows; ++row) {
       T* const of_row = c + row * columns * 64;
       const block_packed* const from = a + row * depth * kBlockTile;
       for (int32_t column = first; column < end; column += kWidth) {
         T* const tiles = of_row + column / 8 * 64 + column % 8;
-        const T* const next = row + 1 < rows ? tiles + columns * 64 : nullptr;
+        const bool last = row + 1 == rows || column % 8 != 0;  // or not a tile's begin
+        const T* const next = last ? nullptr : tiles + columns * 64;
         const int32_t* const lines = panel + column % kBlockPanel;
         if (end - column >= kWidth) {
           multiply_block_row<kBlockVectors>(from, lines, depth, tiles, next);
@@ -145,7 +146,6 @@ inline void multiply_packed_blocks(const block_packed* a, const int32_t* panel, 
         }
       }
     }
-    first = end;
   }
 }
 

@@ -249,12 +249,7 @@ AIE_HOST_INLINE const TPacked* packed_operand(uint32_t operand, const void* form
   void* const out = npu_host_pack_begin(operand, form, shape, static_cast<uint64_t>(bytes), &found);
   auto* const to = static_cast<TPacked*>(out);
   if (found == 0) {
-    found = 1;
-    if constexpr (std::is_void_v<decltype(pack(to))>) {
-      pack(to);
-    } else {
-      found = pack(to) ? 1 : -1;
-    }
+    found = pack(to) ? 1 : -1;
     npu_host_pack_end(operand, found > 0);
   }
   return found > 0 ? to : nullptr;
@@ -309,12 +304,17 @@ inline void matmul_tiles(const typename Tile::element* a, const typename Tile::e
     a_in = reinterpret_cast<const packed*>(a);
   } else {
     a_in = packed_operand<packed>(0, form_of(&pack_a<T, packed>), a_count,
-                                  a_count * int64_t{sizeof(packed)},
-                                  [&](packed* out) { return pack_a(a, a_count, out); });
+                                  a_count * int64_t{sizeof(packed)}, [&](packed* out) {
+                                    pack_a(a, a_count, out);
+                                    return true;
+                                  });
   }
   const auto packed_b = [&](auto pack, int64_t lanes_of_b) {
     return packed_operand<int32_t>(1, form_of(pack), int64_t{depth} << 32 | columns, lanes_of_b * 4,
-                                   [&](int32_t* out) { return pack(b, depth, columns, out); });
+                                   [&](int32_t* out) {
+                                     pack(b, depth, columns, out);
+                                     return true;
+                                   });
   };
 #ifdef AIE_HOST_BYTE_PRODUCTS
   if constexpr (std::is_same_v<T, int8_t> && std::is_same_v<TOut, int32_t>) {

@@ -19,7 +19,11 @@ inline void prefill_operand(bfloat16* block) {
   for (int32_t i = 0; i < kCount; i += 8, out += 9) {
     const half8 x = load<half8>(block + i);
     const unsigned top = largest_magnitude(x);
-    if (top == 0 || !block_in_range(top)) {
+    if (top == 0) {  // as are all rows of a short prompt but a few
+      __builtin_memset(out, 0, 9);
+      continue;
+    }
+    if (!block_in_range(top)) {
       float values[8];
       for (int32_t j = 0; j < 8; ++j) values[j] = block[i + j];
       int8_t mantissas[8];

@@ -171,7 +171,7 @@ AIE_HOST_INLINE void load_eight(const int32_t* panel, lanes (&columns)[8]) {
     }
   });
 }
-AIE_HOST_INLINE void store_eight(const lanes (&columns)[8], lanes, int32_t* panel) {
+AIE_HOST_INLINE void store_columns(const lanes (&columns)[8], int32_t* panel) {
   unroll<8 / kPfPerLane>([&](auto i) {
     int32_t* const to = panel + int32_t(i.value) * kPfBlock;
     if constexpr (kPfPerLane == 1) {
@@ -233,8 +233,8 @@ AIE_HOST_INLINE bool pack_codes(const uint8_t* block, int32_t slice, int32_t* pa
 }
 #endif
 
-// One slice of a block. False if weights are not finite or beyond what floating point multiplies
-// exactly.
+// One slice of a block. False if weights are not finite or, rounded to BFP16, too large or small
+// for sums of blocks to be exact.
 template <Format kFormat>
 [[gnu::noinline]] inline bool pack_slice(const uint8_t* block, int32_t slice, int32_t* panel) {
 #if defined(AIE_HOST_BYTE_BLOCKS) && defined(__AVX512BF16__)
@@ -255,9 +255,13 @@ template <Format kFormat>
         const auto odd = (bits >> 16) & 1;  // to nearest even
         columns[i.value] = (bits + 0x7FFF + odd) & ~0xFFFF;
       });
-      const lanes top = kPfBlockFloat ? top_of(columns) : lanes{};
+#if __AIE_ARCH__ >= 21
+      const lanes top = top_of(columns);
       bad |= out_of_range(top);
       store_eight(columns, top, to);
+#else
+      store_columns(columns, to);
+#endif
       to += kPfEight;
     }
   });
@@ -292,8 +296,8 @@ AIE_HOST_INLINE auto low_bytes(lanes x) {
 #elif defined(__AVX2__)  // GCC 12 makes an instruction per byte of __builtin_convertvector
   const __m256i first = _mm256_set1_epi64x(0x0C080400);
   const __m256i picked = _mm256_shuffle_epi8((__m256i)x, first);
-  return _mm_cvtsi128_si64(_mm_unpacklo_epi32(_mm256_castsi256_si128(picked),
-                                              _mm256_extracti128_si256(picked, 1)));
+  return _mm_cvtsi128_si64(
+      _mm_unpacklo_epi32(_mm256_castsi256_si128(picked), _mm256_extracti128_si256(picked, 1)));
 #else
   return __builtin_convertvector(x, simd<int8_t, kLanes>);
 #endif
@@ -353,7 +357,7 @@ AIE_HOST_INLINE auto low_bytes(lanes x) {
         const auto* const from = reinterpret_cast<const uint16_t*>(kept);
         columns[i.value] = (lanes)widen_bf16(from + int32_t(i.value) * kPfBlock + n);
       });
-      store_eight(columns, lanes{}, panel + n);
+      store_columns(columns, panel + n);
     }
   }
 }

@@ -261,7 +261,7 @@ template <bool kHalves>
 }
 
 // Of slice `slice` of the blocks, whose operands are numbered from `operand` on. False for blocks
-// that floating point does not multiply exactly.
+// too large or small for sums of blocks to be exact.
 inline bool panels_of(uint32_t operand, const uint8_t* const* b, int32_t blocks, int32_t format,
                       int32_t slice, Panels* panels) {
   const bool halves = format == int32_t(Format::kBf16);
@@ -280,7 +280,7 @@ inline bool panels_of(uint32_t operand, const uint8_t* const* b, int32_t blocks,
 }
 
 // Slice `slice` of the blocks times the slice of A that is number `in_object` of its object. False,
-// with the sums untouched, for operands that floating point does not multiply exactly.
+// with the sums untouched, for operands that are too large or small.
 inline bool prefill_multiply(const bfloat16* a, const uint8_t* const* b, float* sums, float* tail,
                              int32_t m, int32_t blocks, int32_t format, int32_t slice,
                              int32_t in_object) {
