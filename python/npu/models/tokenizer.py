@@ -299,7 +299,11 @@ def _library_vocabulary(
     has_bytes = len(lent) <= _MAX_MISSING_BYTES and len(lent) + len(found) == 256
     suspects: Iterable[int] = range(len(kinds))
     unique, text = set(names), "".join(names)
-    if len(unique) == len(names) and "" not in unique and not any(part in text for part in ("\0", "<unused piece")):
+    if (
+        len(unique) == len(names)
+        and "" not in unique
+        and not any(part in text for part in ("\0", "<unused piece"))
+    ):
         # As in most vocabularies: only these pieces may break a rule.
         suspects = np.flatnonzero(np.isin(kinds, (UNKNOWN, BYTE))).tolist()
     seen: set[str] = set()
