@@ -2,8 +2,9 @@
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little-endian.
 The reader of the `gguf` package takes ten seconds on a 262144-token vocabulary and trusts every
-count in the file, so the table of contents is parsed here with bounds checks; the block formulas
-are the package's. Tensor data is read only on request.
+count in the file, so the table of contents is parsed here with bounds checks. Blocks are decoded by
+the extension, which conversions do as well; the package, which takes long to import, has the types
+that this lacks. Tensor data is read only on request.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
+from npu._npu import weights as core
 from npu.errors import FormatError
 from npu.formats.mapped_file import map_file, release
 from npu.formats.metadata import Metadata, show
@@ -49,6 +50,7 @@ TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
     23: ("IQ4_XS", 256, 136),
     30: ("BF16", 1, 2),
 }
+_DECODED_BY_PACKAGE = (20, 23)
 
 
 @dataclass(frozen=True)
@@ -224,17 +226,19 @@ class GgufFile(Metadata):
 def dequantize(raw: np.ndarray, kind: int) -> np.ndarray:
     """Stored rows (uint8, C-contiguous last axis) of a tensor type to float32."""
     raw = np.ascontiguousarray(raw)
-    if kind == 30:
-        return raw.view(ml_dtypes.bfloat16).astype(np.float32)
+    _, block, size = TENSOR_TYPES[kind]
+    width = raw.shape[-1] // size * block
+    values = np.empty((*raw.shape[:-1], width), np.float32)
+    if raw.size == 0:
+        return values
+    if kind not in _DECODED_BY_PACKAGE:
+        core.dequantize_rows(raw.reshape(-1, raw.shape[-1]), kind, values.reshape(-1, width))
+        return values
     from gguf.constants import GGMLQuantizationType
     from gguf.quants import dequantize as blocks_to_float32
 
-    if raw.size == 0:
-        _, block, size = TENSOR_TYPES[kind]
-        return np.empty((*raw.shape[:-1], raw.shape[-1] // size * block), np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
-        values = blocks_to_float32(raw, GGMLQuantizationType(kind))
-    return values.astype(np.float32, copy=kind == 0)
+        return blocks_to_float32(raw, GGMLQuantizationType(kind))
 
 
 def _read_header(cursor: _Cursor) -> tuple[int, int]:
