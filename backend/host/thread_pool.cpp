@@ -33,6 +33,15 @@ void relax(int waits) {
   }
 }
 
+// Polls until another thread has made it so.
+template <typename Condition>
+void wait_until(const Condition& condition) {
+  for (int waits = 0; !condition();) {
+    relax(waits);
+    if (waits < kPolls) ++waits;
+  }
+}
+
 int default_threads() {
   const char* text = std::getenv("NPU_THREADS");
   if (text && *text) {
@@ -116,26 +125,18 @@ void ThreadPool::run(size_t count, Call call, const void* body, Waiting waiting)
   if (waiting.call != nullptr) idle_round_ = round;
   done_ = 0;
   for (size_t t = 0; t < threads_; ++t) {
-    shares_[t].ticket = uint64_t{round} << 32 | static_cast<uint32_t>(t * count / threads_);
+    shares_[t].ticket = uint64_t{round} << 32 | static_cast<uint32_t>(share(t, threads_, count));
   }
   round_ = round;
   if (sleepers_ > 0) wake();
   work(round, 0);
-  bool more = waiting.call != nullptr;
-  for (int waits = 0; done_.load(std::memory_order_acquire) != count;) {
-    if (more) {
-      more = waiting.call(waiting.body, 0);
-      continue;
-    }
-    relax(waits);
-    if (waits < kPolls) ++waits;
+  const auto ended = [&] { return done_.load(std::memory_order_acquire) == count; };
+  if (waiting.call == nullptr) return wait_until(ended);
+  while (!ended() && waiting.call(waiting.body, 0)) {
   }
-  if (waiting.call == nullptr) return;
+  wait_until(ended);
   idle_round_ = kNoRound;
-  for (int waits = 0; idling_ != 0;) {  // whoever came before that is among them
-    relax(waits);
-    if (waits < kPolls) ++waits;
-  }
+  wait_until([&] { return idling_ == 0; });  // whoever came before that is among them
 }
 
 // All threads see accesses to idle_round_ and idling_ in one order: a worker that finds its round
@@ -188,7 +189,7 @@ void ThreadPool::work(uint32_t round, size_t self) {
   size_t finished = 0;
   for (size_t i = 0; i < threads_; ++i) {
     const size_t owner = (self + i) % threads_;
-    const size_t end = (owner + 1) * count / threads_;
+    const size_t end = share(owner + 1, threads_, count);
     std::atomic<uint64_t>& shared = shares_[owner].ticket;
     uint64_t ticket = shared.load(std::memory_order_acquire);
     while (static_cast<uint32_t>(ticket >> 32) == round && static_cast<uint32_t>(ticket) < end) {

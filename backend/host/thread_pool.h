@@ -26,11 +26,13 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int threads() const { return static_cast<int>(threads_); }
+  // The first of the items that thread t of T starts with; behind the last thread, their number.
+  static size_t share(size_t t, size_t threads, size_t count) { return t * count / threads; }
 
   // Calls body(i) for i in [0, count), in any order and on any thread; returns when all are done.
-  // Thread t of T starts with the t-th of T equal parts, then helps the others: callers that keep
-  // the order of their items keep each item's data in one CPU's cache. `body` must not throw. Only
-  // one call at a time per pool (callers are serialised).
+  // Thread t of T starts with the t-th of T equal parts (share()), then helps the others: callers
+  // that keep the order of their items keep each item's data in one CPU's cache. `body` must not
+  // throw. Only one call at a time per pool (callers are serialised).
   template <typename Body>
   void parallel_for(size_t count, const Body& body) {
     if (count == 0) return;

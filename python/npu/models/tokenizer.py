@@ -39,7 +39,8 @@ class Tokenizer:
                 f"tokenizer type {kind!r} is not supported, Gemma 3 models use 'llama' "
                 "(SentencePiece)"
             )
-        self.pieces, scores, self.types = _read_vocabulary(file)
+        self.pieces, scores, kinds = _read_vocabulary(file)
+        self.types: list[int] = kinds.tolist()
         size = len(self.pieces)
 
         def token_id(key: str) -> int | None:
@@ -61,10 +62,11 @@ class Tokenizer:
         self._fail = file.fail
 
         unknown = token_id("unknown_token_id")
-        self._processor = _processor(file, self.pieces, scores, self.types, unknown, self)
-        controls = self._literals(CONTROL)
-        self._special = _Splitter(controls | self._literals(UNKNOWN, USER_DEFINED))
-        self._plain = _Splitter(self._literals(USER_DEFINED))
+        self._processor = _processor(file, self.pieces, scores, kinds, unknown, self)
+        controls = _literals(self.pieces, kinds, CONTROL)
+        defined = _literals(self.pieces, kinds, USER_DEFINED)
+        self._special = _Splitter(controls | defined | _literals(self.pieces, kinds, UNKNOWN))
+        self._plain = _Splitter(defined)
         ends = (self.eos_id, token_id("eot_token_id"), controls.get("<end_of_turn>"))
         self.end_ids: frozenset[int] = frozenset(index for index in ends if index is not None)
 
@@ -98,11 +100,6 @@ class Tokenizer:
     def _own(self, index: int) -> int:
         """The library's id, or the unknown piece for a byte piece that it was only lent."""
         return index if index < len(self) else self._processor.unk_id()
-
-    def _literals(self, *kinds: int) -> dict[str, int]:
-        """Pieces of some kinds, which stand for themselves in a text."""
-        indexes = np.flatnonzero(np.isin(self.types, kinds)).tolist()
-        return {self.pieces[index]: index for index in indexes if self.pieces[index]}
 
     def token_bytes(self, index: int) -> bytes:
         """The UTF-8 bytes a token stands for; none for control pieces."""
@@ -227,7 +224,13 @@ class StreamDecoder:
         return self._decoder.decode(b"", final=True)
 
 
-def _read_vocabulary(file: Metadata) -> tuple[list[str], np.ndarray, list[int]]:
+def _literals(pieces: list[str], kinds: np.ndarray, kind: int) -> dict[str, int]:
+    """Pieces of a kind, which stand for themselves in a text."""
+    indexes = np.flatnonzero(kinds == kind).tolist()
+    return {pieces[index]: index for index in indexes if pieces[index]}
+
+
+def _read_vocabulary(file: Metadata) -> tuple[list[str], np.ndarray, np.ndarray]:
     pieces = file.metadata.get("tokenizer.ggml.tokens")
     if not isinstance(pieces, list) or not pieces or {type(p) for p in pieces} != {str}:
         raise file.fail(
@@ -244,25 +247,25 @@ def _read_vocabulary(file: Metadata) -> tuple[list[str], np.ndarray, list[int]]:
         if not np.isfinite(values).all() or (values < low).any() or (values > high).any():
             raise file.fail(f"{name} has values outside [{low:g}, {high:g}]")
         columns.append(values)
-    types = columns[1].astype(np.int64)
-    for index in np.flatnonzero(types == BYTE).tolist():
+    kinds = columns[1].astype(np.int64)
+    for index in np.flatnonzero(kinds == BYTE).tolist():
         if not re.fullmatch(r"<0x[0-9A-Fa-f]{2}>", pieces[index]):
             raise file.fail(f"the byte token {pieces[index][:20]!r} is not of the form <0x41>")
-    return pieces, columns[0].astype(np.float32), types.tolist()
+    return pieces, columns[0].astype(np.float32), kinds
 
 
 def _processor(
     file: Metadata,
     pieces: list[str],
     scores: np.ndarray,
-    types: list[int],
+    kinds: np.ndarray,
     unknown: int | None,
     options: Tokenizer,
 ) -> Any:
     import sentencepiece
 
     model = _model_proto(
-        *_library_vocabulary(file, pieces, scores, types, unknown),
+        *_library_vocabulary(file, pieces, scores, kinds, unknown),
         space_prefix=options.space_prefix,
         squeeze_spaces=file.flag("tokenizer.ggml.remove_extra_whitespaces", False),
     )
@@ -277,20 +280,20 @@ def _library_vocabulary(
     file: Metadata,
     pieces: list[str],
     scores: np.ndarray,
-    types: list[int],
+    kinds: np.ndarray,
     unknown: int | None,
-) -> tuple[list[str], list[float], list[int]]:
+) -> tuple[list[str], np.ndarray, np.ndarray]:
     """The vocabulary under the library's rules: unique non-empty pieces, one unknown piece, all
     256 byte pieces or none. What breaks them keeps its id as an unused piece; a few missing byte
     pieces are added at the end."""
-    names, kinds = list(pieces), list(types)
+    names, kinds = list(pieces), kinds.copy()
     if UNKNOWN not in kinds:
         if unknown is None:
             raise file.fail("the vocabulary has no unknown token")
         kinds[unknown] = UNKNOWN
-    first_unknown = kinds.index(UNKNOWN)
+    first_unknown = int(np.flatnonzero(kinds == UNKNOWN)[0])
     # The library knows one spelling of byte pieces.
-    byte_pieces = np.flatnonzero(np.equal(kinds, BYTE)).tolist()
+    byte_pieces = np.flatnonzero(kinds == BYTE).tolist()
     for index in byte_pieces:
         names[index] = f"<0x{int(names[index][3:5], 16):02X}>"
     # Gemma's first vocabularies have a tab in the place of its byte.
@@ -318,13 +321,13 @@ def _library_vocabulary(
         seen.add(name)
         names[index] = name
     lent = lent if has_bytes else []
-    return names + lent, scores.tolist() + [0.0] * len(lent), kinds + [BYTE] * len(lent)
+    return names + lent, np.pad(scores, (0, len(lent))), np.append(kinds, [BYTE] * len(lent))
 
 
 def _model_proto(
     names: list[str],
-    scores: list[float],
-    kinds: list[int],
+    scores: np.ndarray,
+    kinds: np.ndarray,
     *,
     space_prefix: bool,
     squeeze_spaces: bool,
@@ -349,7 +352,7 @@ def _model_proto(
             _integer(3, _MODEL_BPE),  # model_type
             _integer(4, len(names)),  # vocab_size
             _integer(35, int(BYTE in kinds)),  # byte_fallback
-            _text(45, names[kinds.index(UNKNOWN)]),  # unk_piece
+            _text(45, names[int(np.flatnonzero(kinds == UNKNOWN)[0])]),  # unk_piece
         ]
     )
     normalizer = b"".join(

@@ -372,8 +372,8 @@ void ActionLog::find_shared(Lane& lane) const {
   };
   for (CallAction& call : lane.calls) {
     for (uint8_t i = 0; i < call.count && call.shared == 0; ++i) {
-      if (constant(call.place_of(i, lane.moves_of(call))))
-        call.shared = static_cast<uint8_t>(i + 1);
+      const Place place = call.place_of(i, lane.moves_of(call));
+      if (constant(place)) call.shared = static_cast<uint8_t>(i + 1);
     }
   }
 }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cassert>
 
+#include "host/thread_pool.h"
+
 namespace npu::emulator {
 
 namespace {
@@ -31,8 +33,8 @@ void ReadAhead::begin(Cursor& cursor, size_t thread) const {
   cursor.phase = phases.next_shares(run_.phase());
   if (cursor.phase == phases.size()) return;
   const std::span<const PackedLane> all = phases[cursor.phase];
-  const size_t first = thread * all.size() / cursors_.size();
-  const size_t end = (thread + 1) * all.size() / cursors_.size();
+  const size_t first = ThreadPool::share(thread, cursors_.size(), all.size());
+  const size_t end = ThreadPool::share(thread + 1, cursors_.size(), all.size());
   cursor.lanes = all.subspan(first, end - first);
 }
 

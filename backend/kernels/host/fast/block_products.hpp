@@ -63,10 +63,8 @@ struct block_columns {
 
 // A row of C from `c` on, kLanes columns in tiles that follow each other, as sums and back.
 template <typename T>
-using element_of_c = std::conditional_t<std::is_same_v<T, float>, float, uint16_t>;
-template <typename T>
 AIE_HOST_INLINE float_lanes load_sums(const T* c) {
-  using element = element_of_c<T>;
+  using element = typename block_element<T>::type;
   simd<element, kLanes> row;
   if constexpr (kLanes == 16) {
     row = join<element, 8>(load<simd<element, 8>>(c), load<simd<element, 8>>(c + 64));
@@ -81,7 +79,7 @@ AIE_HOST_INLINE float_lanes load_sums(const T* c) {
 }
 template <typename T>
 AIE_HOST_INLINE void store_sums(float_lanes sums, T* c) {
-  simd<element_of_c<T>, kLanes> row;
+  simd<typename block_element<T>::type, kLanes> row;
   if constexpr (std::is_same_v<T, float>) {
     row = sums;
   } else {

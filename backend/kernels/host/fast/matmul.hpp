@@ -151,16 +151,6 @@ AIE_HOST_INLINE void offset_sums(const int32_t* panel, int32_t depth, lanes* exc
   }
 }
 
-// The elements a block is loaded from and stored to, given those of C.
-template <typename T>
-struct block_element {
-  using type = std::conditional_t<std::is_same_v<T, float>, float, int32_t>;
-};
-template <>
-struct block_element<bfloat16> {
-  using type = uint16_t;
-};
-
 // One block of C: rows `row` on, C tiles from column `first` on; tiles outside the matrix are
 // scratch. int8 and int16 C is widened for the block and narrowed after it.
 template <typename Tile, typename TOut>

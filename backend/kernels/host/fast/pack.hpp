@@ -200,6 +200,16 @@ AIE_HOST_INLINE void narrow_c(const int32_t* __restrict in, int shift, T* __rest
 #endif
 }
 
+// The elements a block is loaded from and stored to, given those of C.
+template <typename T>
+struct block_element {
+  using type = std::conditional_t<std::is_same_v<T, float>, float, int32_t>;
+};
+template <>
+struct block_element<bfloat16> {
+  using type = uint16_t;
+};
+
 // One vector of bf16 C <-> accumulators; detail::narrow_bf16_even.
 template <unsigned N>
 AIE_HOST_INLINE simd<float, N> widen_bf16(simd<uint16_t, N> v) {

@@ -137,7 +137,7 @@ AIE_HOST_INLINE void store_block(const lanes (&mantissas)[8], lanes exponents, i
   excess = _mm512_dpbusd_epi32(excess, offset, high);
   store(low, panel);
   store(high, panel + kPfBlock);
-  store(-(lanes)excess, panel + 2 * kPfBlock);
+  store(-(lanes)excess, panel + kBlockMantissas * kPfBlock);
 #else
   unroll<4>([&](auto i) {
     const lanes pair = (mantissas[2 * i.value] & 0xFFFF) | mantissas[2 * i.value + 1] << 16;

@@ -14,6 +14,7 @@ import numpy as np
 from npu._npu import weights as core
 from npu.errors import ArgumentError
 from npu.formats import blocks
+from npu.formats.gguf_file import dequantize
 from npu.formats.q4nx import layout
 from npu.formats.q4nx.quantizer import quantize_rows
 from npu.formats.q4nx.tensor import Tensor
@@ -99,10 +100,8 @@ def convert_rows(source: Source, name: str, rows: slice, format: str) -> np.ndar
 
 def _fitted(source: Source, name: str, rows: slice, kind: int, raw: np.ndarray) -> np.ndarray:
     """Q4NX blocks of least squared error."""
-    values = np.empty((len(raw), source.shapes[name][1]), np.float32)
-    core.dequantize_rows(raw, kind, values)
     try:
-        return quantize_rows(values)
+        return quantize_rows(dequantize(raw, kind))
     except ArgumentError as error:
         reason = str(error).removeprefix("[q4nx.quantize] ")
         raise _refusal(source, name, f"from row {rows.start} on: {reason}") from None
