@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from npu.cli import bench_against, bench_runs, common, memory
+from npu import memory
+from npu.cli import bench_against, bench_runs, common
 from npu.cli import bench_gemm_files as files
 
 if TYPE_CHECKING:

@@ -93,7 +93,7 @@ def _xrt(arguments: argparse.Namespace) -> int:
 
 def _jobs() -> int:
     """aiecc holds a copy of the module per core: 1.6 GB for 32, by reports of larger arrays."""
-    from npu.cli.memory import available_bytes
+    from npu.memory import available_bytes
 
     return max(1, min(len(os.sched_getaffinity(0)), available_bytes() // (2 << 30)))
 

@@ -6,6 +6,9 @@ import contextlib
 import mmap
 import os
 import stat
+from typing import Any
+
+import numpy as np
 
 from npu.errors import FormatError
 
@@ -35,6 +38,24 @@ def in_huge_pages(mapped: mmap.mmap) -> None:
     with every token need fewer entries of the CPU's translation tables then."""
     with contextlib.suppress(OSError, AttributeError):  # a kernel, or a system, without them
         mapped.madvise(mmap.MADV_HUGEPAGE)
+
+
+def owner(array: np.ndarray) -> Any:
+    """Whose memory an array is a view of: a mapped file, another object, or None, its own."""
+    base: Any = array
+    while (below := getattr(base, "base", None)) is not None:
+        base = below
+    if isinstance(base, memoryview):
+        return base.obj
+    return None if isinstance(base, np.ndarray) else base
+
+
+def release_array(array: np.ndarray) -> None:
+    """``release`` of a contiguous array over a mapped file."""
+    mapped = owner(array)
+    assert isinstance(mapped, mmap.mmap)
+    begin = np.frombuffer(mapped, np.uint8).ctypes.data
+    release(mapped, array.ctypes.data - begin, array.nbytes)
 
 
 def release(mapped: mmap.mmap, offset: int, size: int) -> None:

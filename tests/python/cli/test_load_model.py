@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from gemma3_files import Shape, write_model
 
-from npu import cli
-from npu.cli import memory
+from npu import cli, memory
 
 GENERATE = ["generate", "--raw", "-p", "hello", "-n", "1"]
 

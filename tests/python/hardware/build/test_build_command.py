@@ -20,7 +20,7 @@ from pathlib import Path
 import doubles
 import pytest
 
-from npu.cli import memory
+from npu import memory
 from npu.designs.lowering import stack
 from npu.hardware.build import aiecc, builder, cache, one, targets
 from npu.hardware.doctor import live, record
