@@ -95,7 +95,7 @@ def _fitted(
     busy: dict[str, set[_Cell]] = {name: set() for name in names}
     found: dict[tuple[str, int], str] = {}
     for arc in arcs:
-        free = [name for name in names if not busy[name] & arc[4]]
+        free = [name for name in names if busy[name].isdisjoint(arc[4])]
         if not free:
             return None
         name = max(free, key=lambda n, a=arc: fit(held[n], a, circle))  # type: ignore[misc]

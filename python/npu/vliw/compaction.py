@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from npu.vliw.instances import Edges, Instance
 from npu.vliw.machine import Machine, Operation
-from npu.vliw.reservation import Needs, Reservation, needs
+from npu.vliw.reservation import Needs, Timeline, needs
 
 _FAR = 4096  # no schedule leaves so many cycles taken
 _NEAR = 4  # cycles before the end that count as near it
@@ -35,6 +35,26 @@ class Problem:
             tuple((form, needs(self.machine, form, instance)) for form in instance.forms)
             for instance in self.instances
         ]
+
+    def taken(self, fixed: Mapping[int, int], first: int) -> Timeline:
+        """The cycles from ``first`` on that instances take at these times."""
+        found = Timeline(first)
+        for index, time in fixed.items():
+            found.take(self.units[index][0][1], time)
+        return found
+
+    @cached_property
+    def _waiting(self) -> dict[tuple[frozenset[int], bool], dict[int, int]]:
+        return {}
+
+    def waiting(self, movable: frozenset[int], backward: bool) -> Mapping[int, int]:
+        """Per movable instance, for how many others it waits: before it, or behind."""
+        found = self._waiting.get((movable, backward))
+        if found is None:
+            edges = self.after if backward else self.before
+            found = {i: sum(other in movable for other, _ in edges.get(i, ())) for i in movable}
+            self._waiting[movable, backward] = found
+        return found
 
     def deadlines(self, movable: Collection[int], fixed: Mapping[int, int]) -> dict[int, int]:
         """The latest cycle of each such that the multiplications keep their times."""
@@ -75,42 +95,44 @@ class Order:
 
 def compact(
     problem: Problem,
-    movable: Collection[int],
+    movable: frozenset[int],
     fixed: Mapping[int, int],
     order: Order,
     first: int,
     last: int | None = None,
-    shared: bool = False,
+    taken: Timeline | None = None,
 ) -> Placement | None:
-    """Places all of ``movable`` from cycle ``first`` on around what is ``fixed`` in cycles of its
-    own (or in ``shared`` ones), each as soon as what it depends on is placed. With ``last``, the
-    other way round: each as late as it can be, large keys first, none after that cycle. None if
-    something is left no cycle.
+    """Places all of ``movable`` from cycle ``first`` on around what is ``fixed``, each as soon as
+    what it depends on is placed. ``taken`` are cycles that are not free (`Problem.taken`). With
+    ``last``, the other way round: each as late as it can be, large keys first, none after that
+    cycle. None if something is left no cycle.
     """
     backward = last is not None
-    known, others = problem.before, problem.after
-    if backward:
-        known, others = others, known
+    others = problem.before if backward else problem.after
     sign = -1 if backward else 1
-    reserved = Reservation()
-    for index, time in fixed.items() if shared else ():
-        reserved.take(problem.units[index][0][1], time)
+    reserved = taken.copy() if taken else Timeline(first)
+    search = reserved.latest if backward else reserved.earliest
+    times = dict(fixed)
     placed: Placement = {}
-    waiting = {i: sum(other in movable for other, _ in known.get(i, ())) for i in movable}
+    waiting = dict(problem.waiting(movable, backward))
     ready = [(sign * order.keys[i], i) for i, count in waiting.items() if count == 0]
     heapq.heapify(ready)
     while len(placed) < len(waiting):
         if not ready:  # operations that depend on each other in a circle
             return None
         _, index = heapq.heappop(ready)
-        units = problem.units[index][:: -1 if index in order.swapped else 1]
-        for time in _window(problem, index, placed, fixed, first, last)[::sign]:
-            form = next((f for f, needed in units if reserved.take(needed, time)), None)
-            if form is not None:
-                placed[index] = time, form
-                break
-        else:
+        window = _window(problem, index, times, first, last)
+        found: tuple[int, Operation, Needs] | None = None
+        for form, needed in problem.units[index][:: -1 if index in order.swapped else 1]:
+            at = search(needed, *window)
+            if at is not None and (found is None or sign * at < sign * found[0]):
+                found = at, form, needed
+        if found is None:
             return None
+        time, form, needed = found
+        reserved.take(needed, time)
+        times[index] = time
+        placed[index] = time, form
         for other, _ in others.get(index, ()):
             if other in waiting:
                 waiting[other] -= 1
@@ -120,26 +142,18 @@ def compact(
 
 
 def _window(
-    problem: Problem,
-    index: int,
-    placed: Placement,
-    fixed: Mapping[int, int],
-    first: int,
-    last: int | None,
-) -> range:
-    """The cycles that an operation may be issued in."""
-
-    def known(edges: Edges) -> Iterator[tuple[int, int]]:
-        for other, distance in edges.get(index, ()):
-            if other in placed:
-                yield placed[other][0], distance
-            elif other in fixed:
-                yield fixed[other], distance
-
-    earliest = max((t + d for t, d in known(problem.before)), default=first)
-    earliest = max(earliest, first)
-    end = earliest + _FAR if last is None else last
-    return range(earliest, min([end, *(t - d for t, d in known(problem.after))]) + 1)
+    problem: Problem, index: int, times: Mapping[int, int], first: int, last: int | None
+) -> tuple[int, int]:
+    """The first and the last cycle that an operation may be issued in."""
+    earliest = first
+    for other, distance in problem.before.get(index, ()):
+        if other in times and times[other] + distance > earliest:
+            earliest = times[other] + distance
+    latest = earliest + _FAR if last is None else last
+    for other, distance in problem.after.get(index, ()):
+        if other in times and times[other] - distance < latest:
+            latest = times[other] - distance
+    return earliest, latest
 
 
 def shortest(

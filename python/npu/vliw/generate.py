@@ -138,7 +138,7 @@ class _Scheduler:
     def _straight(self, blocks: int) -> Part:
         """All blocks without a loop."""
         problem = self._problem([], blocks)
-        every = set(range(len(problem.instances)))
+        every = frozenset(range(len(problem.instances)))
         rigid = self._rigid(problem, every)
         if rigid:
             first = min(rigid.values())
@@ -155,8 +155,8 @@ class _Scheduler:
         loop_registers = self._loop_registers(start, passes)
         problem = self._problem(loop_registers, blocks)
         time = {i: instance.time for i, instance in enumerate(problem.instances)}
-        early = {i for i, t in time.items() if t < start}
-        late = {i for i, t in time.items() if t >= end}
+        early = frozenset(i for i, t in time.items() if t < start)
+        late = frozenset(i for i, t in time.items() if t >= end)
         inside = {i: t for i, t in time.items() if start <= t < end}
         anchor = min(inside, key=lambda i: inside[i])
         for i in range(len(self.set_up), len(self.set_up) + len(loop_registers)):
@@ -208,11 +208,13 @@ class _Scheduler:
         }
 
     def _rigid_cool_down(
-        self, problem: Problem, late: set[int], inside: dict[int, int], end: int
+        self, problem: Problem, late: frozenset[int], inside: dict[int, int], end: int
     ) -> Placement:
         """As in the steady state, but the sums that are stored first are ready sooner where that
         takes no more than an exchange with another multiplication; stores follow."""
-        stores = {i for i in late if problem.instances[i].forms[0].action.startswith("store")}
+        stores = frozenset(
+            i for i in late if problem.instances[i].forms[0].action.startswith("store")
+        )
         times = {i: problem.instances[i].time for i in late - stores} | inside
         at = {times[i]: i for i in self._rigid(problem, late)}
 
@@ -238,7 +240,7 @@ class _Scheduler:
     def _first_that_works(
         self,
         problem: Problem,
-        movable: set[int],
+        movable: frozenset[int],
         fixed: dict[int, int],
         rigid: dict[int, int],
         start: int,
@@ -246,12 +248,13 @@ class _Scheduler:
     ) -> tuple[int, Placement]:
         """The least number of cycles before ``start`` in which everything can be placed around
         ``rigid``; with ``end``, nothing after it."""
-        rest = movable - rigid.keys()
+        rest = movable.difference(rigid)
         orders = self._orders(problem, rest, fixed)
         own = {i: problem.instances[i].time for i in rest if problem.instances[i].block >= 0}
         least = start - min(rigid.values(), default=start)
         for cycles in range(least, least + _MOST_CYCLES):
             moved = {i: t - start + cycles for i, t in fixed.items()}
+            taken = problem.taken(moved, 0)
             last = None if end is None else end - start + cycles - 1
             numbers = random.Random(0)
             for attempt in range(self.attempts):
@@ -260,21 +263,22 @@ class _Scheduler:
                 order = orders[backward][attempt // 2 % len(_LEADS)]
                 order = order.shaken(attempt // (2 * len(_LEADS)), numbers)
                 limit = last if backward else None
-                placed = compact(problem, rest, moved, order, 0, limit, True)
+                placed = compact(problem, rest, moved, order, 0, limit, taken)
                 if placed and _ends_by(placed, last):
                     return cycles, placed | _in_place(problem, {i: moved[i] for i in rigid})
             # Else all blocks as they are in the steady state, if that is late enough.
             kept = {i: t - start + cycles for i, t in own.items()}
             if min(kept.values(), default=0) >= 0:
-                order = orders[0][0]
-                placed = compact(problem, rest - own.keys(), moved | kept, order, 0, None, True)
+                order, beside = orders[0][0], moved | kept
+                taken = problem.taken(beside, 0)
+                placed = compact(problem, rest.difference(own), beside, order, 0, None, taken)
                 if placed is not None and _ends_by(placed, last):
                     kept |= {i: moved[i] for i in rigid}
                     return cycles, placed | _in_place(problem, kept)
         raise self._failure()
 
     def _orders(
-        self, problem: Problem, movable: set[int], fixed: dict[int, int]
+        self, problem: Problem, movable: frozenset[int], fixed: dict[int, int]
     ) -> tuple[list[Order], list[Order]]:
         """Forward by deadlines, backward by times of the steady state; groups some cycles sooner
         than these say, as they have the least room between their neighbours."""
@@ -287,7 +291,7 @@ class _Scheduler:
         return forward, backward
 
     def _warm_up(
-        self, problem: Problem, early: set[int], inside: dict[int, int], start: int
+        self, problem: Problem, early: frozenset[int], inside: dict[int, int], start: int
     ) -> tuple[int, Placement]:
         """The shortest warm-up found, and its length."""
 
@@ -324,7 +328,7 @@ class _Scheduler:
         return (cycles, placed) if tight is placed else (length(tight), tight)
 
     def _shortest(
-        self, problem: Problem, movable: set[int], fixed: dict[int, int], first: int
+        self, problem: Problem, movable: frozenset[int], fixed: dict[int, int], first: int
     ) -> Placement:
         found = self._maybe_shortest(problem, movable, fixed, first, False)
         if found is None:
@@ -334,15 +338,16 @@ class _Scheduler:
     def _maybe_shortest(
         self,
         problem: Problem,
-        movable: set[int],
+        movable: frozenset[int],
         fixed: dict[int, int],
         first: int,
         shared: bool,
     ) -> Placement | None:
         """The placement that ends first."""
+        taken = problem.taken(fixed, first) if shared else None
         first_order = Order(problem.deadlines(movable, fixed))
         found = shortest(
-            lambda order: compact(problem, movable, fixed, order, first, None, shared),
+            lambda order: compact(problem, movable, fixed, order, first, None, taken),
             lambda _, time: time,
             first_order,
             self.attempts,
@@ -350,7 +355,7 @@ class _Scheduler:
         if found is None:
             return None
         return squeezed(
-            lambda order, last: compact(problem, movable, fixed, order, first, last, shared),
+            lambda order, last: compact(problem, movable, fixed, order, first, last, taken),
             found,
             max((time for time, _ in found.values()), default=first),
             self.attempts,

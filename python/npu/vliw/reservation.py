@@ -32,20 +32,57 @@ def needs(machine: Machine, form: Operation, by: Accessing) -> Needs:
 
 
 class Reservation:
-    """``interval`` None: every cycle is its own."""
+    """Cycles modulo ``interval``."""
 
-    def __init__(self, interval: int | None = None) -> None:
+    def __init__(self, interval: int) -> None:
         self._interval = interval
         self._taken: set[tuple[str, int]] = set()
 
     def take(self, needed: Needs, time: int) -> bool:
         """Takes what an operation needs that is issued at ``time``; False if something is taken."""
-        interval = self._interval
-        keys = []
-        for name, offset in needed:
-            cycle = time + offset if interval is None else (time + offset) % interval
-            if (name, cycle) in self._taken:
-                return False
-            keys.append((name, cycle))
+        keys = [(name, (time + offset) % self._interval) for name, offset in needed]
+        if not self._taken.isdisjoint(keys):
+            return False
         self._taken.update(keys)
         return True
+
+
+class Timeline:
+    """Cycles from ``first`` on, each its own. Per resource, the taken ones as bits: what is free
+    for an operation is found for all cycles at once."""
+
+    def __init__(self, first: int) -> None:
+        self._first = first
+        self._taken: dict[str, int] = {}
+
+    def copy(self) -> Timeline:
+        found = Timeline(self._first)
+        found._taken = dict(self._taken)
+        return found
+
+    def take(self, needed: Needs, time: int) -> None:
+        """Takes what an operation needs that is issued at ``time``."""
+        for name, offset in needed:
+            if (cycle := time + offset - self._first) >= 0:
+                self._taken[name] = self._taken.get(name, 0) | 1 << cycle
+
+    def earliest(self, needed: Needs, begin: int, last: int) -> int | None:
+        """The first cycle from ``begin`` to ``last`` in which an operation can be issued."""
+        free = ~self._busy(needed, begin)
+        found = begin + (free & -free).bit_length() - 1
+        return found if found <= last else None
+
+    def latest(self, needed: Needs, begin: int, last: int) -> int | None:
+        """The last one."""
+        if last < begin:
+            return None
+        free = ~self._busy(needed, begin) & (1 << last - begin + 1) - 1
+        return begin + free.bit_length() - 1 if free else None
+
+    def _busy(self, needed: Needs, begin: int) -> int:
+        """Bits of the cycles from ``begin`` on in which it cannot."""
+        assert begin >= self._first
+        busy, at, taken = 0, begin - self._first, self._taken
+        for name, offset in needed:
+            busy |= taken.get(name, 0) >> at + offset
+        return busy

@@ -60,14 +60,14 @@ def test_long_k_is_above_95_percent(shape: tuple[int, int, int]) -> None:
 @settings(deadline=None, max_examples=12)
 @given(m1=st.integers(1, 9), k1=st.integers(1, 5), n1=st.integers(1, 11), seed=st.integers(0, 99))
 def test_any_size(m1: int, k1: int, n1: int, seed: int) -> None:
-    check(kernels.schedule("npu1", "matmul_bf16", m1, k1, n1, 2), seed)
+    check(schedule(m1, k1, n1), seed)
 
 
 @pytest.mark.slow
 @settings(deadline=None, max_examples=8)
 @given(m1=st.integers(1, 16), k1=st.integers(1, 10), n1=st.integers(1, 16))
 def test_any_larger_size(m1: int, k1: int, n1: int) -> None:
-    check(kernels.schedule("npu1", "matmul_bf16", m1, k1, n1, 2))
+    check(schedule(m1, k1, n1))
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (2, 1, 4), (20, 2, 20), (2, 24, 4), (3, 8, 26)])

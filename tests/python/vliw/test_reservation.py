@@ -1,0 +1,54 @@
+"""Cycles that operations are found, against trying one cycle after the other."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from npu.vliw.reservation import Needs, Reservation, Timeline
+
+NEEDS = st.sets(st.tuples(st.sampled_from("abc"), st.integers(0, 6)), min_size=1, max_size=4).map(
+    lambda found: tuple(sorted(found))
+)
+
+
+def cells(needed: Needs, time: int) -> set[tuple[str, int]]:
+    return {(name, time + offset) for name, offset in needed}
+
+
+@given(
+    first=st.integers(-5, 5),
+    taken=st.lists(st.tuples(NEEDS, st.integers(-12, 30)), max_size=12),
+    needed=NEEDS,
+    begin=st.integers(0, 12),
+    length=st.integers(-2, 40),
+)
+def test_the_first_and_the_last_free_cycle(
+    first: int, taken: list[tuple[Needs, int]], needed: Needs, begin: int, length: int
+) -> None:
+    timeline, busy = Timeline(first), set[tuple[str, int]]()
+    for used, time in taken:
+        timeline.take(used, time)
+        busy |= cells(used, time)
+    begin += first
+    window = range(begin, begin + length + 1)
+    free = [time for time in window if not busy & cells(needed, time)]
+    for found in (timeline, timeline.copy()):
+        assert found.earliest(needed, begin, begin + length) == (free[0] if free else None)
+        assert found.latest(needed, begin, begin + length) == (free[-1] if free else None)
+    if free:  # a copy is of its own
+        timeline.copy().take(needed, free[0])
+        assert timeline.earliest(needed, begin, begin + length) == free[0]
+
+
+@given(
+    interval=st.integers(7, 12),
+    asked=st.lists(st.tuples(NEEDS, st.integers(-20, 40)), max_size=20),
+)
+def test_cycles_modulo_an_interval(interval: int, asked: list[tuple[Needs, int]]) -> None:
+    reservation, busy = Reservation(interval), set[tuple[str, int]]()
+    for needed, time in asked:
+        wanted = {(name, cycle % interval) for name, cycle in cells(needed, time)}
+        assert reservation.take(needed, time) == (not busy & wanted)
+        if not busy & wanted:
+            busy |= wanted
