@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from npu.vliw.reservation import Needs, Reservation, Timeline
@@ -16,6 +16,7 @@ def cells(needed: Needs, time: int) -> set[tuple[str, int]]:
     return {(name, time + offset) for name, offset in needed}
 
 
+@example(first=3, taken=[((("a", 1),), 2)], needed=(("a", 0),), begin=0, length=1)
 @given(
     first=st.integers(-5, 5),
     taken=st.lists(st.tuples(NEEDS, st.integers(-12, 30)), max_size=12),
