@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-_GROUPS = Path("/sys/fs/cgroup")
+# Of control groups: files with the limit and what is taken, and lines of memory.stat that count
+# pages of files.
+_VERSION_1 = (
+    "memory.limit_in_bytes", "memory.usage_in_bytes", r"^total_(?:in)?active_file (\d+)",
+)  # fmt: skip
+_VERSION_2 = ("memory.max", "memory.current", r"^(?:in)?active_file (\d+)")
 _PMD_MAPPED = ("AnonHugePages", "FilePmdMapped", "ShmemPmdMapped")
 
 
@@ -35,26 +41,34 @@ def available_bytes() -> int:
             found = re.search(r"MemAvailable:\s+(\d+) kB", file.read())
     except OSError:
         return 0
-    return min([1024 * int(found[1]), *_left_of_groups()]) if found else 0
+    if not found:
+        return 0
+    listed = Path("/proc/self/cgroup")
+    groups = listed.read_text() if listed.is_file() else ""
+    return min([1024 * int(found[1]), *_left_of_groups(groups, Path("/sys/fs/cgroup"))])
 
 
-def _left_of_groups() -> list[int]:
-    """What the limits of its control groups (version 2), as of a container, leave at least: pages
-    of files count as taken there."""
-    try:
-        with open("/proc/self/cgroup") as file:
-            found = re.search(r"^0::/(.*)$", file.read(), re.MULTILINE)
-        group = _GROUPS / found[1] if found else _GROUPS
-        left = []
+def _left_of_groups(listed: str, root: Path) -> list[int]:
+    """Bytes left under each limit of the control groups that /proc/self/cgroup lists; pages of
+    files are left, as they are available. ``root``: where groups are mounted."""
+    left = []
+    for line in listed.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            top, kind = root, _VERSION_2
+        elif "memory" in controllers.split(","):
+            top, kind = root / "memory", _VERSION_1
+        else:
+            continue
+        group = top / path.lstrip("/")
         for folder in (group, *group.parents):
-            if not folder.is_relative_to(_GROUPS) or not (folder / "memory.max").is_file():
-                continue
-            limit = (folder / "memory.max").read_text().strip()
-            if limit != "max":
-                left.append(max(0, int(limit) - int((folder / "memory.current").read_text())))
-        return left
-    except (OSError, ValueError):
-        return []
+            if ".." in folder.parts or not folder.is_relative_to(top):
+                break  # beyond what is mounted here
+            with contextlib.suppress(OSError, ValueError):  # no limit, or not to be read
+                limit, taken = (int((folder / name).read_text()) for name in kind[:2])
+                cached = re.findall(kind[2], (folder / "memory.stat").read_text(), re.MULTILINE)
+                left.append(max(0, limit - taken + sum(map(int, cached))))
+    return left
 
 
 def mapped_bytes(spans: Sequence[tuple[int, int]]) -> tuple[int, int]:

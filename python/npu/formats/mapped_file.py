@@ -33,6 +33,9 @@ def map_file(path: str, reader: str, wanted: str) -> mmap.mmap:
         raise FormatError(f"[{reader}] cannot open {path}: {reason}") from None
 
 
+HUGE_PAGE = 2 << 20
+
+
 def in_huge_pages(mapped: mmap.mmap) -> None:
     """Asks for pages of 2 MiB where the file system has them: weights that are read from end to end
     with every token need fewer entries of the CPU's translation tables then."""
@@ -41,13 +44,11 @@ def in_huge_pages(mapped: mmap.mmap) -> None:
 
 
 def owner(array: np.ndarray) -> Any:
-    """Whose memory an array is a view of: a mapped file, another object, or None, its own."""
+    """The object whose memory an array views: a mapped file, or an array itself."""
     base: Any = array
     while (below := getattr(base, "base", None)) is not None:
         base = below
-    if isinstance(base, memoryview):
-        return base.obj
-    return None if isinstance(base, np.ndarray) else base
+    return base.obj if isinstance(base, memoryview) else base
 
 
 def release_array(array: np.ndarray) -> None:

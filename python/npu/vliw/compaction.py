@@ -6,7 +6,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from npu.vliw.instances import Edges, Instance
@@ -27,6 +27,10 @@ class Problem:
     instances: list[Instance]
     before: Edges
     after: Edges
+    # What `waiting` has found, so that edges stay what they are from then on.
+    _waiting: dict[tuple[frozenset[int], bool], dict[int, int]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @cached_property
     def units(self) -> list[tuple[tuple[Operation, Needs], ...]]:
@@ -42,10 +46,6 @@ class Problem:
         for index, time in fixed.items():
             found.take(self.units[index][0][1], time)
         return found
-
-    @cached_property
-    def _waiting(self) -> dict[tuple[frozenset[int], bool], dict[int, int]]:
-        return {}
 
     def waiting(self, movable: frozenset[int], backward: bool) -> Mapping[int, int]:
         """Per movable instance, for how many others it waits: before it, or behind."""
@@ -98,19 +98,17 @@ def compact(
     movable: frozenset[int],
     fixed: Mapping[int, int],
     order: Order,
-    first: int,
+    taken: Timeline,
     last: int | None = None,
-    taken: Timeline | None = None,
 ) -> Placement | None:
-    """Places all of ``movable`` from cycle ``first`` on around what is ``fixed``, each as soon as
-    what it depends on is placed. ``taken`` are cycles that are not free (`Problem.taken`). With
-    ``last``, the other way round: each as late as it can be, large keys first, none after that
-    cycle. None if something is left no cycle.
+    """Places all of ``movable`` around what is ``fixed`` in cycles of ``taken`` that are free, each
+    as soon as what it depends on is placed. With ``last``, the other way round: each as late as it
+    can be, large keys first, none after that cycle. None if something is left no cycle.
     """
     backward = last is not None
     others = problem.before if backward else problem.after
     sign = -1 if backward else 1
-    reserved = taken.copy() if taken else Timeline(first)
+    reserved = taken.copy()
     search = reserved.latest if backward else reserved.earliest
     times = dict(fixed)
     placed: Placement = {}
@@ -121,7 +119,7 @@ def compact(
         if not ready:  # operations that depend on each other in a circle
             return None
         _, index = heapq.heappop(ready)
-        window = _window(problem, index, times, first, last)
+        window = _window(problem, index, times, taken.first, last)
         found: tuple[int, Operation, Needs] | None = None
         for form, needed in problem.units[index][:: -1 if index in order.swapped else 1]:
             at = search(needed, *window)

@@ -16,6 +16,7 @@ from npu.vliw.instances import Instance, dependences, effects, of_blocks, set_up
 from npu.vliw.machine import Machine
 from npu.vliw.modulo import COPIES, Steady
 from npu.vliw.program import Bundle, Op, Program, Tag, aligned, joined
+from npu.vliw.reservation import Timeline
 
 ATTEMPTS = 24  # orders in which warm-up and cool-down are tried
 _STARTS = 6  # cycles of the steady state that are tried as the loop's first
@@ -263,7 +264,7 @@ class _Scheduler:
                 order = orders[backward][attempt // 2 % len(_LEADS)]
                 order = order.shaken(attempt // (2 * len(_LEADS)), numbers)
                 limit = last if backward else None
-                placed = compact(problem, rest, moved, order, 0, limit, taken)
+                placed = compact(problem, rest, moved, order, taken, limit)
                 if placed and _ends_by(placed, last):
                     return cycles, placed | _in_place(problem, {i: moved[i] for i in rigid})
             # Else all blocks as they are in the steady state, if that is late enough.
@@ -271,7 +272,7 @@ class _Scheduler:
             if min(kept.values(), default=0) >= 0:
                 order, beside = orders[0][0], moved | kept
                 taken = problem.taken(beside, 0)
-                placed = compact(problem, rest.difference(own), beside, order, 0, None, taken)
+                placed = compact(problem, rest.difference(own), beside, order, taken)
                 if placed is not None and _ends_by(placed, last):
                     kept |= {i: moved[i] for i in rigid}
                     return cycles, placed | _in_place(problem, kept)
@@ -306,12 +307,12 @@ class _Scheduler:
 
         def place(order: Order) -> Placement | None:
             """Twice, as the loop's own reads and writes bind as well where it ends up."""
-            placed = compact(problem, early, {}, order, 0)
+            placed = compact(problem, early, {}, order, Timeline(0))
             if placed is None:
                 return None
             cycles = length(placed)
             fixed = {i: t - start + cycles for i, t in inside.items()}
-            placed = compact(problem, early, fixed, order, 0)
+            placed = compact(problem, early, fixed, order, Timeline(0))
             return placed if placed and length(placed) <= cycles else None
 
         first = Order(problem.deadlines(early, inside))
@@ -321,7 +322,7 @@ class _Scheduler:
 
         def backward(order: Order, last: int) -> Placement | None:
             fixed = {i: t - start + last + 1 for i, t in inside.items()}
-            return compact(problem, early, fixed, order, 0, last)
+            return compact(problem, early, fixed, order, Timeline(0), last)
 
         cycles = length(placed)
         tight = squeezed(backward, placed, cycles - 1, self.attempts)
@@ -344,10 +345,10 @@ class _Scheduler:
         shared: bool,
     ) -> Placement | None:
         """The placement that ends first."""
-        taken = problem.taken(fixed, first) if shared else None
+        taken = problem.taken(fixed, first) if shared else Timeline(first)
         first_order = Order(problem.deadlines(movable, fixed))
         found = shortest(
-            lambda order: compact(problem, movable, fixed, order, first, None, taken),
+            lambda order: compact(problem, movable, fixed, order, taken),
             lambda _, time: time,
             first_order,
             self.attempts,
@@ -355,7 +356,7 @@ class _Scheduler:
         if found is None:
             return None
         return squeezed(
-            lambda order, last: compact(problem, movable, fixed, order, first, last, taken),
+            lambda order, last: compact(problem, movable, fixed, order, taken, last),
             found,
             max((time for time, _ in found.values()), default=first),
             self.attempts,

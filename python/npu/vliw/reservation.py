@@ -52,18 +52,18 @@ class Timeline:
     for an operation is found for all cycles at once."""
 
     def __init__(self, first: int) -> None:
-        self._first = first
+        self.first = first
         self._taken: dict[str, int] = {}
 
     def copy(self) -> Timeline:
-        found = Timeline(self._first)
+        found = Timeline(self.first)
         found._taken = dict(self._taken)
         return found
 
     def take(self, needed: Needs, time: int) -> None:
         """Takes what an operation needs that is issued at ``time``."""
         for name, offset in needed:
-            if (cycle := time + offset - self._first) >= 0:
+            if (cycle := time + offset - self.first) >= 0:
                 self._taken[name] = self._taken.get(name, 0) | 1 << cycle
 
     def earliest(self, needed: Needs, begin: int, last: int) -> int | None:
@@ -73,16 +73,16 @@ class Timeline:
         return found if found <= last else None
 
     def latest(self, needed: Needs, begin: int, last: int) -> int | None:
-        """The last one."""
+        """The last such cycle."""
         if last < begin:
             return None
         free = ~self._busy(needed, begin) & (1 << last - begin + 1) - 1
         return begin + free.bit_length() - 1 if free else None
 
     def _busy(self, needed: Needs, begin: int) -> int:
-        """Bits of the cycles from ``begin`` on in which it cannot."""
-        assert begin >= self._first
-        busy, at, taken = 0, begin - self._first, self._taken
+        """Bits of the cycles from ``begin`` on in which it cannot be issued."""
+        assert begin >= self.first
+        busy, at, taken = 0, begin - self.first, self._taken
         for name, offset in needed:
             busy |= taken.get(name, 0) >> at + offset
         return busy

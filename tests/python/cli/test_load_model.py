@@ -4,14 +4,12 @@ and how its memory is counted.
 
 from __future__ import annotations
 
-import mmap
 from pathlib import Path
 
-import numpy as np
 import pytest
 from gemma3_files import Shape, write_model
 
-from npu import cli, memory
+from npu import cli
 
 GENERATE = ["generate", "--raw", "-p", "hello", "-n", "1"]
 
@@ -52,15 +50,3 @@ def test_no_cache(
     assert cli.main([*GENERATE, "-m", file, "--no-cache"]) == 0
     assert "in memory" in weights_lines(capsys)[-1]
     assert not list(tmp_path.iterdir())
-
-
-def test_private_memory_does_not_count_mapped_files(tmp_path: Path) -> None:
-    path, size = tmp_path / "file", 64 << 20
-    with path.open("wb") as file:
-        file.write(bytes(size))
-    before = memory.private_bytes()
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        assert np.frombuffer(mapped, np.uint8).sum() == 0
-        assert memory.private_bytes() - before < size / 4
-    held = np.ones(size, np.uint8)
-    assert memory.private_bytes() - before > size / 2 and held[0] == 1

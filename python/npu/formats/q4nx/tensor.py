@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from npu.errors import ArgumentError, DtypeError, ShapeError
+from npu.formats.mapped_file import owner
 from npu.formats.q4nx import layout
 
 ADDITIVE, ZERO_POINT = "additive", "zero_point"
@@ -233,7 +234,7 @@ def _joined(parts: list[np.ndarray]) -> np.ndarray:
     follows = all(
         before.flags.c_contiguous
         and after.flags.c_contiguous
-        and _owner(before) is _owner(after)
+        and owner(before) is owner(after)
         and after.ctypes.data == before.ctypes.data + before.nbytes
         for before, after in itertools.pairwise(parts)
     )
@@ -244,11 +245,3 @@ def _joined(parts: list[np.ndarray]) -> np.ndarray:
     return np.lib.stride_tricks.as_strided(
         parts[0], (rows, *parts[0].shape[1:]), writeable=parts[0].flags.writeable
     )
-
-
-def _owner(array: np.ndarray) -> Any:
-    """The object whose memory an array views."""
-    base: Any = array
-    while isinstance(base, np.ndarray) and base.base is not None:
-        base = base.base
-    return base

@@ -1,4 +1,4 @@
-"""Prepared weights in a cache file: found again by model file and choice, mapped, read in place.
+"""Prepared weights in a cache file: found again by model file and choice, and mapped.
 
 An entry is a safetensors file of blocks, each tensor on a page, with what the array reads beyond
 small ones (``Segment.room``). Its name has a key over the model's files (path, size, time, some

@@ -14,7 +14,7 @@ from npu.models.prepare.converter import convert
 from npu.models.prepare.kept import Entry, KeptWeights
 from npu.models.prepare.plan import Segment
 from npu.models.prepare.report import WeightsReport
-from npu.models.prepare.resident import bring, one_piece
+from npu.models.prepare.resident import bring, check_choice, one_piece
 from npu.models.sources.interface import Source
 
 Progress = Callable[[int, int], None]
@@ -40,6 +40,7 @@ def prepare(
 ) -> Prepared:
     """Blocks for the segments of a plan. ``progress(done, total)`` counts bytes of blocks;
     ``note`` takes sentences about where they are kept. Raises FormatError, ArgumentError."""
+    check_choice()
     note = note or (lambda _: None)
     progress = progress or _silent
     mapped = {s.name: tensor for s in segments if (tensor := _in_place(source, s)) is not None}

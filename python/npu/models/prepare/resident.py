@@ -16,14 +16,13 @@ import numpy as np
 from npu import memory
 from npu.errors import ArgumentError
 from npu.formats.blocks import BlockTensor
-from npu.formats.mapped_file import release_array
+from npu.formats.mapped_file import HUGE_PAGE, owner, release_array
 from npu.models.prepare.plan import PAGE, Segment
 
 _VARIABLE = "NPU_HUGE_PAGES"
-_HUGE_PAGE = 2 << 20
 _READ_BYTES = 16 << 20  # between two reports of progress
-_SMALLEST = 64 << 20  # caches and translation tables hold a good part of less
-_SAMPLES = 64
+_SMALLEST = 64 << 20  # of less, caches and TLBs hold a good part
+_SAMPLES = 64  # at most 128 MiB are read from disk for them
 
 
 def one_piece(segments: Sequence[Segment]) -> dict[str, np.ndarray]:
@@ -39,18 +38,26 @@ def one_piece(segments: Sequence[Segment]) -> dict[str, np.ndarray]:
     return found
 
 
+def check_choice() -> None:
+    """Raises ArgumentError for a value of NPU_HUGE_PAGES that means nothing."""
+    chosen = os.environ.get(_VARIABLE, "")
+    if chosen not in ("", "0"):
+        raise ArgumentError(
+            f"[load] {_VARIABLE} is {chosen!r}; use 0 to copy no weights, or leave it unset"
+        )
+
+
 def bring(
     segments: Sequence[Segment],
     mapped: Mapping[str, BlockTensor],
     progress: Callable[[int, int], None],
 ) -> dict[str, BlockTensor]:
     """The segments' mapped blocks, read from disk: a first token that met them page by page would
-    wait long for it, and in silence. They stay where they lie or are copied; of what is copied the
-    file's pages leave this process. ``progress(done, total)`` counts bytes. Raises ArgumentError.
-    """
+    wait long for it, and in silence. Blocks stay mapped, or are copied and their pages of the file
+    released. ``progress(done, total)`` counts bytes."""
     lines = {segment.name: mapped[segment.name].blocks.reshape(-1) for segment in segments}
     total = sum(line.size for line in lines.values())
-    copies = one_piece(segments) if _copied(list(lines.values()), total) else None
+    copies = _room(segments) if _worth_a_copy(list(lines.values()), total) else None
     done = 0
     for name, line in lines.items():
         for first in range(0, line.size, _READ_BYTES):
@@ -72,20 +79,34 @@ def bring(
     }
 
 
-def _copied(lines: Sequence[np.ndarray], total: int) -> bool:
-    """Whether a copy is worth its memory, which unlike a file's pages cannot be taken back: of the
-    pages met by samples less than half are huge, and it takes no more than half of what is free."""
-    chosen = os.environ.get(_VARIABLE, "")
-    if chosen not in ("", "0"):
-        raise ArgumentError(f"[load] {_VARIABLE} is {chosen!r}; use 0, or leave it unset")
-    if chosen == "0" or total < _SMALLEST or 2 * total > memory.available_bytes():
+def _worth_a_copy(lines: Sequence[np.ndarray], total: int) -> bool:
+    """Whether less than half of the samples lie in huge pages, and a copy, which unlike a file's
+    pages cannot be taken back, takes no more than half of what is free."""
+    if os.environ.get(_VARIABLE) == "0" or total < _SMALLEST:
         return False
-    pieces = [line[at : at + 1] for line in lines for at in range(0, line.size, _HUGE_PAGE)]
-    for piece in pieces[:: max(1, len(pieces) // _SAMPLES)]:
-        piece.max()
-    spans = [(line.ctypes.data, line.ctypes.data + line.size) for line in lines]
+    if 2 * total > memory.available_bytes():
+        return False
+    pieces = [line[at : at + 1] for line in lines for at in range(0, line.size, HUGE_PAGE)]
+    samples = pieces[:: -(-len(pieces) // _SAMPLES)]
+    for sample in samples:
+        sample.max()
+    spans = [(sample.ctypes.data, sample.ctypes.data + 1) for sample in samples]
     resident, huge = memory.mapped_bytes(spans)
-    return 2 * huge < resident
+    return resident > 0 and 2 * (huge // HUGE_PAGE) < len(samples)
+
+
+def _room(segments: Sequence[Segment]) -> dict[str, np.ndarray] | None:
+    """Memory for copies; None where the system has none, or gives no huge pages."""
+    try:
+        found = one_piece(segments)
+    except MemoryError:
+        return None
+    whole = owner(found[segments[0].name])
+    span = (whole.ctypes.data, whole.ctypes.data + whole.nbytes)
+    _, before = memory.mapped_bytes([span])
+    whole[whole.nbytes // 2] = 0
+    _, after = memory.mapped_bytes([span])
+    return found if after > before else None
 
 
 def _aligned(size: int) -> np.ndarray:

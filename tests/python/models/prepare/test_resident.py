@@ -7,6 +7,7 @@ models that are copied against those of models that are not.
 from __future__ import annotations
 
 import mmap
+import shutil
 import sys
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from test_prepare import SHAPE
 from npu import memory
 from npu.errors import ArgumentError
 from npu.formats.blocks import BlockTensor
-from npu.formats.mapped_file import map_file, owner
+from npu.formats.mapped_file import in_huge_pages, map_file, owner
 from npu.models.convert import convert
 from npu.models.gemma3.model import Model
 from npu.models.prepare import resident
@@ -57,29 +58,34 @@ class Mapped:
 
 @pytest.fixture
 def mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapped:
-    monkeypatch.setattr(resident, "_SMALLEST", 0)
     monkeypatch.setattr(resident, "_READ_BYTES", 20 * PAGE)
-    monkeypatch.setattr(resident, "_HUGE_PAGE", 8 * PAGE)
     return Mapped(tmp_path / "blocks")
 
 
-def huge(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system says that so much of what is in memory lies in huge pages."""
-    found = memory.mapped_bytes
+class System:
+    """Every sample of mapped blocks lies in a huge page, or every second one, as ``huge`` says;
+    memory is given in huge pages if ``gives``. There is enough of it, and nothing is too small."""
 
-    class Told:
-        available_bytes = staticmethod(memory.available_bytes)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, huge: float, gives: bool = True) -> None:
+        self.available, self._huge, self._gives, self._asked = 1 << 40, huge, gives, 0
+        monkeypatch.delenv("NPU_HUGE_PAGES", raising=False)
+        monkeypatch.setattr(resident, "_SMALLEST", 0)
+        monkeypatch.setattr(resident, "HUGE_PAGE", 8 * PAGE)
+        monkeypatch.setattr(resident, "memory", self)
 
-        @staticmethod
-        def mapped_bytes(spans: list[tuple[int, int]]) -> tuple[int, int]:
-            there, _ = found(spans)
-            return there, int(share * there)
+    def available_bytes(self) -> int:
+        return self.available
 
-    monkeypatch.setattr(resident, "memory", Told)
+    def mapped_bytes(self, spans: list[tuple[int, int]]) -> tuple[int, int]:
+        resident, _ = memory.mapped_bytes(spans)
+        self._asked += 1
+        if self._asked == 1:
+            return resident, int(self._huge * len(spans)) * 8 * PAGE
+        return resident, (2 << 20) * (self._gives and self._asked == 3)  # before and after
 
 
 def test_blocks_in_small_pages_are_copied(mapped: Mapped, monkeypatch: pytest.MonkeyPatch) -> None:
-    huge(0.4, monkeypatch)
+    System(monkeypatch, 0.49)
     steps: list[tuple[int, int]] = []
     found = resident.bring(SEGMENTS, mapped.tensors, lambda *step: steps.append(step))
     for segment in SEGMENTS:
@@ -101,31 +107,62 @@ def test_blocks_in_small_pages_are_copied(mapped: Mapped, monkeypatch: pytest.Mo
 
 
 def test_blocks_in_huge_pages_stay(mapped: Mapped, monkeypatch: pytest.MonkeyPatch) -> None:
-    huge(0.6, monkeypatch)
+    System(monkeypatch, 0.51)
     found = resident.bring(SEGMENTS, mapped.tensors, lambda done, total: None)
     assert found == mapped.tensors and mapped.lies_in(found["a"].blocks)
     assert mapped.resident() >= sum(segment.nbytes for segment in SEGMENTS)
 
 
-@pytest.mark.parametrize("why", ["switched off", "little memory", "a small model"])
+@pytest.mark.parametrize(
+    "why", ["switched off", "little memory", "a small model", "no huge pages", "no memory"]
+)
 def test_nothing_is_copied(why: str, mapped: Mapped, monkeypatch: pytest.MonkeyPatch) -> None:
-    huge(0.0, monkeypatch)
+    system = System(monkeypatch, 0.0, why != "no huge pages")
     total = sum(segment.nbytes for segment in SEGMENTS)
     if why == "switched off":
         monkeypatch.setenv("NPU_HUGE_PAGES", "0")
     elif why == "little memory":
-        monkeypatch.setattr(resident.memory, "available_bytes", lambda: 2 * total - 1)
-    else:
+        system.available = 2 * total - 1
+    elif why == "no memory":
+        monkeypatch.setattr(resident, "one_piece", _refuse)
+    elif why == "a small model":
         monkeypatch.setattr(resident, "_SMALLEST", total + 1)
     found = resident.bring(SEGMENTS, mapped.tensors, lambda done, total: None)
     assert found == mapped.tensors
     assert mapped.resident() >= total
 
 
-def test_another_word_is_an_error(mapped: Mapped, monkeypatch: pytest.MonkeyPatch) -> None:
+def _refuse(segments: list[Segment]) -> None:
+    raise MemoryError
+
+
+def test_a_file_in_huge_pages_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the kernel tells it: a sample in small pages maps 64 KiB at most, another one 2 MiB."""
+    pieces, piece = 32, 2 << 20
+    found = {}
+    for whole in (0, pieces // 4, pieces):  # written in pieces of 2 MiB, the others by pages
+        path = tmp_path / str(whole)
+        with path.open("wb", buffering=0) as file:
+            for _ in range(whole):
+                file.write(b"x" * piece)
+            for _ in range((pieces - whole) * piece // PAGE):
+                file.write(b"x" * PAGE)
+        mapping = map_file(str(path), "test", "file")
+        in_huge_pages(mapping)
+        line = np.frombuffer(mapping, np.uint8)
+        found[whole] = resident._worth_a_copy([line], line.size)
+        if whole == 0 and not found[0]:
+            pytest.skip("this file system makes huge pages of small writes")
+    if found[pieces]:
+        pytest.skip("this file system has no huge pages")
+    assert found == {0: True, pieces // 4: True, pieces: False}
+
+
+def test_another_word_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NPU_HUGE_PAGES", "1")
-    with pytest.raises(ArgumentError, match=r"^\[load\] NPU_HUGE_PAGES is '1'; use 0"):
-        resident.bring(SEGMENTS, mapped.tensors, lambda done, total: None)
+    source = open_source(write_model(tmp_path / "m.gguf", SHAPE))
+    with pytest.raises(ArgumentError, match=r"^\[load\] NPU_HUGE_PAGES is '1'; use 0 to copy"):
+        Model(source)
 
 
 @pytest.mark.parametrize("kind", ["in place", "from the cache", "of both"])
@@ -146,9 +183,11 @@ def test_models_answer_the_same(kind: str, tmp_path: Path, monkeypatch: pytest.M
 
         monkeypatch.setattr(sys.modules[Model.__module__], "plan", mixed)
     expected = Model(open_source(path))
-    monkeypatch.setattr(resident, "_SMALLEST", 0)
-    huge(0.0, monkeypatch)
-    for _ in range(2):  # where something is converted, written first, then found
+    assert all(isinstance(owner(one), mmap.mmap) for one in expected.weight_blocks)
+    for again in (False, True):  # where something is converted, written first, then found
+        if not again:
+            shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+        System(monkeypatch, 0.0)
         copied = Model(open_source(path))
         pairs = zip(copied.weight_blocks, expected.weight_blocks, strict=True)
         assert all(np.array_equal(one, other) for one, other in pairs)
