@@ -44,16 +44,17 @@ def in_huge_pages(mapped: mmap.mmap) -> None:
 
 
 def owner(array: np.ndarray) -> Any:
-    """The object whose memory an array views: a mapped file, or an array itself."""
+    """The object whose memory an array views: a memoryview, of a mapped file for example, or an
+    array that has its own."""
     base: Any = array
     while (below := getattr(base, "base", None)) is not None:
         base = below
-    return base.obj if isinstance(base, memoryview) else base
+    return base
 
 
 def release_array(array: np.ndarray) -> None:
     """``release`` of a contiguous array over a mapped file."""
-    mapped = owner(array)
+    mapped = owner(array).obj
     assert isinstance(mapped, mmap.mmap)
     begin = np.frombuffer(mapped, np.uint8).ctypes.data
     release(mapped, array.ctypes.data - begin, array.nbytes)
