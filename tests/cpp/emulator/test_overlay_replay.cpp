@@ -28,7 +28,7 @@ struct Loads : OverlayMachine {
   explicit Loads(const std::string& place = "0|1024|2048%0", const std::string& end = "") {
     configure();
     std::vector<emulator::OverlayProgram> overlays;
-    for (const std::string& name : {"f", "g"}) {
+    for (const std::string name : {"f", "g"}) {
       emulator::OverlayProgram overlay;
       overlay.program = parse_program(
           "loop 2\n call " + name + " @" + place + "\n advance 0 3\nend\n" + end, "test");

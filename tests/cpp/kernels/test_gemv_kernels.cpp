@@ -119,10 +119,10 @@ struct Memory {
   }
   // Zeros the second half of the first `planes` planes, but word `kept` of the last of these.
   void leave_out_half(int planes, int kept) {
-    auto* const words = reinterpret_cast<uint16_t*>(block);
-    const uint16_t word = words[256 * (planes - 1) + kept];
-    for (int i = 0; i < planes; ++i) std::fill_n(words + 256 * i + 128, 128, uint16_t{0});
-    words[256 * (planes - 1) + kept] = word;
+    auto* const scales = reinterpret_cast<uint16_t*>(block);
+    const uint16_t scale = scales[256 * (planes - 1) + kept];
+    for (int i = 0; i < planes; ++i) std::fill_n(scales + 256 * i + 128, 128, uint16_t{0});
+    scales[256 * (planes - 1) + kept] = scale;
   }
   // Sums of so many lines that are not exactly the product; finite ones where spoiled(line, row).
   template <typename Spoiled>

@@ -59,7 +59,11 @@ namespace {
 class Own final : public Device {
  public:
   explicit Own(uint32_t number) : number_(number) {}
-  DeviceInfo info() const override { return {.name = "own"}; }
+  DeviceInfo info() const override {
+    DeviceInfo own;
+    own.name = "own";
+    return own;
+  }
   std::unique_ptr<Buffer> allocate(size_t) override { return nullptr; }
   size_t extra = 0;  // words
 

@@ -45,34 +45,50 @@ def prepare(
     progress = progress or _silent
     mapped = {s.name: tensor for s in segments if (tensor := _in_place(source, s)) is not None}
     missing = [segment for segment in segments if segment.name not in mapped]
-    made: dict[str, BlockTensor] = {}
-    rows: tuple[report.WeightsRow, ...] = ()
-    location = source.label
-    entry = None
+    others = _Others({}, {}, (), source.label)
     bringing = progress
     if missing:
-        size = sum(segment.nbytes for segment in missing)
-        kept = KeptWeights.of(source, weights, size) if cache else None
+        kept = KeptWeights.of(source, weights, _size(missing)) if cache else None
         if kept is not None and (entry := kept.find(missing)):
             note(f"weights: prepared before, {entry.path}")
+            others = _Others.of(entry)
         else:
-            bringing = _silent  # after what conversion has reported
-            entry = _kept_now(kept, source, missing, size, progress, note) if kept else None
-        if entry is not None:
-            mapped |= entry.tensors
-            rows, location = entry.rows, str(entry.path)
-        else:
-            rows = report.measure(source, missing)
-            made, location = _in_memory(source, missing, progress), "in memory"
-    lying = [segment for segment in segments if segment.name in mapped]
-    found = made | bring(lying, mapped, bringing)
-    total = sum(segment.nbytes for segment in segments)
+            bringing = _silent  # after what conversion reports
+            others = _converted(kept, source, missing, progress, note)
+    mapped |= others.mapped
+    brought = bring([s for s in segments if s.name in mapped], mapped, bringing)
+    if any(brought[name] is not tensor for name, tensor in mapped.items()):
+        note("weights: copied to huge pages of memory, as the file lies in small ones")
+    total = _size(segments)
     progress(total, total)
-    rows = report.measure(source, [s for s in segments if s not in missing]) + rows
+    rows = report.measure(source, [s for s in segments if s not in missing]) + others.rows
+    found = others.in_memory | brought
     by_key: dict[str, list[BlockTensor]] = {}
     for segment in segments:
         by_key.setdefault(segment.key, []).append(found[segment.name])
-    return Prepared(by_key, WeightsReport(rows, location))
+    return Prepared(by_key, WeightsReport(rows, others.location))
+
+
+@dataclass(frozen=True)
+class _Others:
+    """What the file does not have as it is: in the cache's file, or in memory."""
+
+    mapped: dict[str, BlockTensor]
+    in_memory: dict[str, BlockTensor]
+    rows: tuple[report.WeightsRow, ...]
+    location: str
+
+    @classmethod
+    def of(cls, entry: Entry) -> _Others:
+        return cls(entry.tensors, {}, entry.rows, str(entry.path))
+
+
+def _size(segments: Sequence[Segment]) -> int:
+    return sum(segment.nbytes for segment in segments)
+
+
+def _silent(done: int, total: int) -> None:
+    pass
 
 
 def _in_place(source: Source, segment: Segment) -> BlockTensor | None:
@@ -86,19 +102,25 @@ def _in_place(source: Source, segment: Segment) -> BlockTensor | None:
     return BlockTensor(concatenate(tensors).blocks, segment.shape, "q4nx")
 
 
-def _silent(done: int, total: int) -> None:
-    pass
+def _converted(
+    kept: KeptWeights | None,
+    source: Source,
+    segments: list[Segment],
+    progress: Progress,
+    note: Note,
+) -> _Others:
+    """Made now, and kept where that works."""
+    if kept is not None and (entry := _kept_now(kept, source, segments, progress, note)):
+        return _Others.of(entry)
+    rows = report.measure(source, segments)
+    return _Others({}, _in_memory(source, segments, progress), rows, "in memory")
 
 
 def _kept_now(
-    kept: KeptWeights,
-    source: Source,
-    segments: list[Segment],
-    size: int,
-    progress: Progress,
-    note: Note,
+    kept: KeptWeights, source: Source, segments: list[Segment], progress: Progress, note: Note
 ) -> Entry | None:
     """A new entry of the cache. None: it cannot be kept."""
+    size = _size(segments)
     note(f"weights: preparing {size / 1e6:.0f} MB of blocks, kept in {kept.path}")
     try:
         with kept.writing(segments, report.measure(source, segments)) as writer:
@@ -125,7 +147,7 @@ def _sentence(error: Exception) -> str:
 def _in_memory(
     source: Source, segments: list[Segment], progress: Progress
 ) -> dict[str, BlockTensor]:
-    size = sum(segment.nbytes for segment in segments)
+    size = _size(segments)
     found: dict[str, BlockTensor] = {}
     filled: dict[str, int] = {}
     done = 0
