@@ -79,8 +79,8 @@ def mapped_bytes(spans: Sequence[tuple[int, int]]) -> tuple[int, int]:
     try:
         with open("/proc/self/smaps") as file:
             for line in file:
-                if header := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
-                    begin, end = (int(word, 16) for word in header.groups())
+                if not line[0].isupper():  # of the next mapping, by its addresses
+                    begin, end = (int(word, 16) for word in line.split(" ", 1)[0].split("-"))
                     meets = any(begin < last and first < end for first, last in spans)
                 elif meets:
                     name, _, rest = line.partition(":")

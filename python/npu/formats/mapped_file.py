@@ -12,6 +12,8 @@ import numpy as np
 
 from npu.errors import FormatError
 
+HUGE_PAGE = 2 << 20  # bytes
+
 
 def map_file(path: str, reader: str, wanted: str) -> mmap.mmap:
     """Maps a regular, non-empty file. ``reader`` and ``wanted`` (".gguf file") word the errors."""
@@ -31,9 +33,6 @@ def map_file(path: str, reader: str, wanted: str) -> mmap.mmap:
             raise
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise FormatError(f"[{reader}] cannot open {path}: {reason}") from None
-
-
-HUGE_PAGE = 2 << 20
 
 
 def in_huge_pages(mapped: mmap.mmap) -> None:

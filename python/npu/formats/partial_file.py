@@ -17,13 +17,14 @@ import stat
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from npu.formats.mapped_file import HUGE_PAGE
+
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 _NAME = re.compile(rb"\..*\.[0-9a-f]{8}\.npu\.partial", re.DOTALL)
 _MAX_NAME = 255  # bytes of a file's name, on every usual file system
 _ADDED = len("..01234567.npu.partial")
-_PIECE = 2 << 20
 
 
 def create(path: str) -> IO[bytes]:
@@ -51,19 +52,19 @@ class _File(io.BufferedRandom):
     2 MiB: so it keeps the file in huge pages, where it can, for those who map it."""
 
     def __init__(self, number: int, place: str) -> None:
-        super().__init__(io.FileIO(number, "r+b"), _PIECE)
+        super().__init__(io.FileIO(number, "r+b"), HUGE_PAGE)
         self.place = place
 
     def write(self, data: ReadableBuffer) -> int:
         left = memoryview(data).cast("B")
         size = left.nbytes
-        room = -self.tell() % _PIECE
+        room = -self.tell() % HUGE_PAGE
         if room and size >= room:
             super().write(left[:room])
             self.flush()
             left = left[room:]
-        super().write(left[: left.nbytes // _PIECE * _PIECE])
-        super().write(left[left.nbytes // _PIECE * _PIECE :])
+        super().write(left[: left.nbytes // HUGE_PAGE * HUGE_PAGE])
+        super().write(left[left.nbytes // HUGE_PAGE * HUGE_PAGE :])
         return size
 
     @property

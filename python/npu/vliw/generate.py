@@ -145,7 +145,7 @@ class _Scheduler:
             first = min(rigid.values())
             placed = self._first_that_works(problem, every, rigid, rigid, first, None)[1]
         else:
-            placed = self._shortest(problem, every, {}, 0)
+            placed = self._shortest(problem, every, {}, Timeline(0))
         cycles = _cycles(problem, placed, 0, 1 + max(t for t, _ in placed.values()))
         return Part(cycles, None)
 
@@ -172,7 +172,7 @@ class _Scheduler:
                 cool = self._rigid_cool_down(problem, late, inside, end)
         else:
             length, warm = self._warm_up(problem, early, inside, start)
-            cool = self._shortest(problem, late, inside, end)
+            cool = self._shortest(problem, late, inside, Timeline(end))
         cycles = _cycles(problem, warm, 0, length)
         body = _in_place(problem, {i: t for i, t in inside.items() if t < start + turn})
         cycles += _cycles(problem, body, start, turn)
@@ -233,7 +233,7 @@ class _Scheduler:
             if time > end and all(valid(i, found[i], found) for i in moved):
                 times = found
                 break
-        placed = self._maybe_shortest(problem, stores, times, end, True)
+        placed = self._maybe_shortest(problem, stores, times, problem.taken(times, end))
         if placed is None:
             return _in_place(problem, {i: problem.instances[i].time for i in late})
         return placed | _in_place(problem, {i: times[i] for i in late - stores})
@@ -329,23 +329,17 @@ class _Scheduler:
         return (cycles, placed) if tight is placed else (length(tight), tight)
 
     def _shortest(
-        self, problem: Problem, movable: frozenset[int], fixed: dict[int, int], first: int
+        self, problem: Problem, movable: frozenset[int], fixed: dict[int, int], taken: Timeline
     ) -> Placement:
-        found = self._maybe_shortest(problem, movable, fixed, first, False)
+        found = self._maybe_shortest(problem, movable, fixed, taken)
         if found is None:
             raise self._failure()
         return found
 
     def _maybe_shortest(
-        self,
-        problem: Problem,
-        movable: frozenset[int],
-        fixed: dict[int, int],
-        first: int,
-        shared: bool,
+        self, problem: Problem, movable: frozenset[int], fixed: dict[int, int], taken: Timeline
     ) -> Placement | None:
         """The placement that ends first."""
-        taken = problem.taken(fixed, first) if shared else Timeline(first)
         first_order = Order(problem.deadlines(movable, fixed))
         found = shortest(
             lambda order: compact(problem, movable, fixed, order, taken),
@@ -358,7 +352,7 @@ class _Scheduler:
         return squeezed(
             lambda order, last: compact(problem, movable, fixed, order, taken, last),
             found,
-            max((time for time, _ in found.values()), default=first),
+            max((time for time, _ in found.values()), default=taken.first),
             self.attempts,
         )
 
