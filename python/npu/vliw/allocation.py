@@ -6,18 +6,18 @@ alternate between COPIES sets of registers, so lifetimes are arcs on a circle of
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from npu.errors import DesignError
 from npu.vliw.dataflow import Node, Region
-from npu.vliw.machine import Machine
+from npu.vliw.machine import Machine, Operation
 from npu.vliw.modulo import COPIES, Steady, uses
 
-_Cell = tuple[int, int]  # part of a register, cycle on the circle
-_Arc = tuple[int, int, str, int, frozenset[_Cell]]  # first and last cycle, value, copy, all cells
+# First and last cycle, value, copy, all cells: bits, of each part as many as the circle has cycles.
+_Arc = tuple[int, int, str, int, int]
+_Event = tuple[str, int, Operation | None]  # node, cycles after its time, in which form (None: all)
 _Spans = dict[int, tuple[int, int]]  # part -> first and last cycle
 _POINTERS = ("p0", "p1", "p2", "p3", "p4", "p5")  # p6 and p7 are the caller's
 MODIFIERS = 8
@@ -25,7 +25,7 @@ MODIFIERS = 8
 
 def allocate(region: Region, machine: Machine, steady: Steady) -> dict[tuple[str, int], str] | None:
     """(value, block modulo COPIES) -> register; None if there are too few."""
-    spans = lifetimes(region, machine, steady)
+    spans = Lifetimes(region, machine).of(steady)
     circle = COPIES * steady.interval
     if any(end - start + 1 > circle for parts in spans.values() for start, end in parts.values()):
         return None
@@ -48,18 +48,28 @@ def allocate(region: Region, machine: Machine, steady: Steady) -> dict[tuple[str
 
 
 def _arc(value: str, copy: int, later: int, parts: _Spans, circle: int) -> _Arc:
-    cells = frozenset(
-        (part, (cycle + later) % circle)
-        for part, (start, end) in parts.items()
-        for cycle in range(start, end + 1)
-    )
+    cells = 0
+    for part, (start, end) in parts.items():
+        bits = (1 << max(0, end - start + 1)) - 1 << (start + later) % circle
+        cells |= (bits | bits >> circle) % (1 << circle) << part * circle
     first, last = min(s for s, _ in parts.values()), max(e for _, e in parts.values())
     return first + later, last + later, value, copy, cells
 
 
 def _pressure(arcs: list[_Arc]) -> int:
     """The most values that hold the same part at a time."""
-    return max(Counter(cell for arc in arcs for cell in arc[4]).values(), default=0)
+    digits: list[int] = []  # of the number of values, in binary, for all cells at once
+    for *_, carry in arcs:
+        for place, digit in enumerate(digits):
+            digits[place], carry = digit ^ carry, digit & carry
+        if carry:
+            digits.append(carry)
+    most, among = 0, -1
+    for place, digit in reversed([*enumerate(digits)]):
+        if among & digit:
+            among &= digit
+            most |= 1 << place
+    return most
 
 
 def registers_for(region: Region, machine: Machine, kind: str) -> list[str]:
@@ -92,10 +102,10 @@ def _fitted(
 ) -> dict[tuple[str, int], str] | None:
     """Every arc in the free register for which ``fit`` is largest."""
     held: dict[str, list[_Arc]] = {name: [] for name in names}
-    busy: dict[str, set[_Cell]] = {name: set() for name in names}
+    busy = dict.fromkeys(names, 0)
     found: dict[tuple[str, int], str] = {}
     for arc in arcs:
-        free = [name for name in names if busy[name].isdisjoint(arc[4])]
+        free = [name for name in names if not busy[name] & arc[4]]
         if not free:
             return None
         name = max(free, key=lambda n, a=arc: fit(held[n], a, circle))  # type: ignore[misc]
@@ -111,32 +121,66 @@ def _first(held: list[_Arc], arc: _Arc, circle: int) -> int:
 
 def _roomy(held: list[_Arc], arc: _Arc, circle: int) -> int:
     """The smaller gap between an arc and its neighbours."""
-    gaps = [min((arc[0] - h[1]) % circle, (h[0] - arc[1]) % circle) for h in held]
-    return min(gaps, default=circle)
+    gap, (first, last, *_) = circle, arc
+    for before, after, *_ in held:
+        gap = min(gap, (first - after) % circle, (before - last) % circle)
+    return gap
 
 
 def _tight(held: list[_Arc], arc: _Arc, circle: int) -> int:
     return -min(((arc[0] - h[1]) % circle for h in held), default=circle)
 
 
-def lifetimes(region: Region, machine: Machine, steady: Steady) -> dict[str, _Spans]:
-    """Per value of block 0 and part of it, first landing and last read."""
-    starts: dict[str, dict[int, int]] = {value: {} for value in region.allocated}
-    ends: dict[str, dict[int, int]] = {value: {} for value in region.allocated}
-    count = {value: machine.parts(kind) for value, kind in region.allocated.items()}
-    for node in region.nodes:
-        time = steady.time[node.name]
-        for value, part, operand in uses(node, steady.form[node.name]):
-            if value not in count:
-                continue
-            for p in range(count[value]) if part is None else part:
-                if operand.latency:
-                    landing = time + operand.latency
-                    starts[value][p] = min(starts[value].get(p, landing), landing)
-                if operand.stage:
-                    read = time + operand.stage - 1
-                    ends[value][p] = max(ends[value].get(p, read), read)
-    return {v: {p: (s, ends[v].get(p, s)) for p, s in starts[v].items()} for v in starts}
+class Lifetimes:
+    """When values of block 0 are there, in any steady state of a region."""
+
+    def __init__(self, region: Region, machine: Machine) -> None:
+        count = {value: machine.parts(kind) for value, kind in region.allocated.items()}
+        parts = [(value, p) for value in count for p in range(count[value])]
+        written: dict[tuple[str, int], list[_Event]] = {part: [] for part in parts}
+        read: dict[tuple[str, int], list[_Event]] = {part: [] for part in parts}
+        for node in region.nodes:
+            forms = [machine.operation[key] for key in node.forms]
+            same = all(form.operands == forms[0].operands for form in forms)
+            for form in forms[:1] if same else forms:
+                for value, part, operand in uses(node, form):
+                    if value not in count:
+                        continue
+                    for p in range(count[value]) if part is None else part:
+                        when = None if same else form
+                        if operand.latency:
+                            written[value, p].append((node.name, operand.latency, when))
+                        if operand.stage:
+                            read[value, p].append((node.name, operand.stage - 1, when))
+        # Parts that the same operands write and read have one lifetime.
+        self._alike: dict[tuple[str, tuple[_Event, ...], tuple[_Event, ...]], list[int]] = {}
+        for (value, p), events in written.items():
+            if events:
+                key = value, tuple(events), tuple(read[value, p])
+                self._alike.setdefault(key, []).append(p)
+
+    def of(self, steady: Steady) -> dict[str, _Spans]:
+        """Per value and part of it, first landing and last read."""
+        found: dict[str, _Spans] = {}
+        for value, parts, first, last in self._spans(steady):
+            found.setdefault(value, {}).update(dict.fromkeys(parts, (first, last)))
+        return found
+
+    def whole(self, steady: Steady) -> dict[str, tuple[int, int]]:
+        """Per value, the first landing of a part and the last read of one."""
+        found: dict[str, tuple[int, int]] = {}
+        for value, _, first, last in self._spans(steady):
+            if value in found:
+                first, last = min(first, found[value][0]), max(last, found[value][1])
+            found[value] = first, last
+        return found
+
+    def _spans(self, steady: Steady) -> Iterator[tuple[str, list[int], int, int]]:
+        time, form = steady.time, steady.form
+        for (value, written, read), parts in self._alike.items():
+            first = min([time[n] + d for n, d, f in written if f is None or form[n] is f])
+            reads = [time[n] + d for n, d, f in read if f is None or form[n] is f]
+            yield value, parts, first, max(reads) if reads else first
 
 
 @dataclass(frozen=True)

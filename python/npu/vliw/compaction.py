@@ -6,7 +6,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from npu.vliw.instances import Edges, Instance
@@ -27,7 +27,7 @@ class Problem:
     instances: list[Instance]
     before: Edges
     after: Edges
-    # What `waiting` has found, so that edges stay what they are from then on.
+    # What `waiting` has found.
     _waiting: dict[tuple[frozenset[int], bool], dict[int, int]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -35,10 +35,26 @@ class Problem:
     @cached_property
     def units(self) -> list[tuple[tuple[Operation, Needs], ...]]:
         """Per instance, what may execute it and what that takes."""
-        return [
-            tuple((form, needs(self.machine, form, instance)) for form in instance.forms)
-            for instance in self.instances
-        ]
+        known: dict[tuple[str, str | None, str | None], Needs] = {}  # most instances are alike
+        found = []
+        for instance in self.instances:
+            units = []
+            for form in instance.forms:
+                key = form.key, instance.bank, instance.pointer
+                if key not in known:
+                    known[key] = needs(self.machine, form, instance)
+                units.append((form, known[key]))
+            found.append(tuple(units))
+        return found
+
+    def ahead(self, indices: Sequence[int], time: int, other: int, distance: int) -> Problem:
+        """The same with these instances, which nothing depends on yet, at another time and at least
+        so many cycles before another one."""
+        instances, after = [*self.instances], self.after.copy()
+        for index in indices:
+            instances[index] = replace(instances[index], time=time)
+            after[index] = [*after.get(index, ()), (other, distance)]
+        return replace(self, instances=instances, after=after)
 
     def taken(self, fixed: Mapping[int, int], first: int) -> Timeline:
         """The cycles from ``first`` on that instances take at these times."""

@@ -40,6 +40,11 @@ class Node:
     group: str | None = None  # loads or moves that the scheduler moves together, before others
 
     @cached_property
+    def named(self) -> tuple[tuple[str, range | None], ...]:
+        """Per operand, the value and the parts of it that it names; no value for an access."""
+        return tuple(("", None) if isinstance(o, Access) else _split(o) for o in self.operands)
+
+    @cached_property
     def access(self) -> Access | None:
         return next((o for o in self.operands if isinstance(o, Access)), None)
 
@@ -66,6 +71,12 @@ class Node:
     def pointer(self) -> str | None:
         """The stream it goes through."""
         return self.access.stream if self.access else None
+
+
+def _split(operand: str) -> tuple[str, range | None]:
+    value, _, parts = operand.partition(":")
+    first, _, last = parts.partition("-")
+    return value, range(int(first), int(last or first) + 1) if parts else None
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ _MOST_CYCLES = 128  # before the first multiplication
 _LEADS = range(0, 24, 4)  # cycles by which groups come first
 _SETTLED = 10  # cycles after which every result has landed
 _TRIED = 16  # intervals, one after the other, of a block alone
+_LOOP_REGISTERS = 3
 _LOOP_SET_UP = 12  # cycles between setting the loop's registers and the loop, at least
 
 
@@ -79,6 +80,31 @@ def _check_nodes(name: str, regions: Sequence[Region], machine: Machine) -> None
     _check_room(f"{name} has at least {least}", least, machine)
 
 
+@dataclass
+class _Around:
+    """Warm-up, turn of the loop and cool-down: operations, first cycles and how many there are."""
+
+    problem: Problem
+    placed: tuple[Placement, Placement, Placement]
+    first: tuple[int, int, int]
+    count: tuple[int, int, int]
+
+    @property
+    def bundles(self) -> int:
+        return sum(self.count)
+
+    def part(self, skipped: int) -> Part:
+        """The code, of which the loop executes ``skipped`` blocks more."""
+        cycles: list[list[Op]] = []
+        laters = (0, 0, skipped)
+        for placed, first, count, later in zip(
+            self.placed, self.first, self.count, laters, strict=True
+        ):
+            cycles += _cycles(self.problem, placed, first, count, later)
+        length, turn, _ = self.count
+        return Part(cycles, (length, length + turn - 1))
+
+
 class _Scheduler:
     """One region. ``at``: where the arguments point, updated; ``given``: what registers hold."""
 
@@ -115,8 +141,9 @@ class _Scheduler:
         slack = blocks * interval + min(times) - first - kept * turn
         starts = range(first, first + min(slack, interval - 1) + 1)
         stride = -(-len(starts) // _STARTS)
-        parts = [self._around(start, kept, passes, blocks) for start in starts[::stride]]
-        return min(parts, key=lambda part: len(part.cycles))
+        problem = self._problem(self._loop_registers(passes), blocks)
+        found = [self._around(problem, start, kept) for start in starts[::stride]]
+        return min(found, key=lambda around: around.bundles).part(COPIES * (passes - kept))
 
     def _check_loop(self, outside: int) -> None:
         """Whether the loop and ``outside`` blocks beside it have room, before a long search."""
@@ -149,19 +176,18 @@ class _Scheduler:
         cycles = _cycles(problem, placed, 0, 1 + max(t for t, _ in placed.values()))
         return Part(cycles, None)
 
-    def _around(self, start: int, kept: int, passes: int, blocks: int) -> Part:
+    def _around(self, problem: Problem, start: int, kept: int) -> _Around:
         """Code whose loop begins with cycle ``start`` of the steady state."""
         turn = COPIES * self.steady.interval
         end = start + kept * turn
-        loop_registers = self._loop_registers(start, passes)
-        problem = self._problem(loop_registers, blocks)
         time = {i: instance.time for i, instance in enumerate(problem.instances)}
-        early = frozenset(i for i, t in time.items() if t < start)
-        late = frozenset(i for i, t in time.items() if t >= end)
+        time |= dict.fromkeys(self._setting, start - 2 * _LOOP_SET_UP)
         inside = {i: t for i, t in time.items() if start <= t < end}
         anchor = min(inside, key=lambda i: inside[i])
-        for i in range(len(self.set_up), len(self.set_up) + len(loop_registers)):
-            problem.after[i].append((anchor, _LOOP_SET_UP + inside[anchor] - start))
+        behind = anchor, _LOOP_SET_UP + inside[anchor] - start
+        problem = problem.ahead(self._setting, start - 2 * _LOOP_SET_UP, *behind)
+        early = frozenset(i for i, t in time.items() if t < start)
+        late = frozenset(i for i, t in time.items() if t >= end)
         rigid = self._rigid(problem, early)
         if self._rigid(problem, inside):
             fixed = inside | rigid
@@ -173,17 +199,18 @@ class _Scheduler:
         else:
             length, warm = self._warm_up(problem, early, inside, start)
             cool = self._shortest(problem, late, inside, Timeline(end))
-        cycles = _cycles(problem, warm, 0, length)
         body = _in_place(problem, {i: t for i, t in inside.items() if t < start + turn})
-        cycles += _cycles(problem, body, start, turn)
-        skipped = COPIES * (passes - kept)
         last = 1 + max((t for t, _ in cool.values()), default=end - 1)
-        cycles += _cycles(problem, cool, end, last - end, skipped)
-        return Part(cycles, (length, length + turn - 1))
+        return _Around(problem, (warm, body, cool), (0, start, end), (length, turn, last - end))
 
-    def _loop_registers(self, start: int, passes: int) -> list[Instance]:
+    @property
+    def _setting(self) -> range:
+        """What sets the loop's registers, among the instances."""
+        return range(len(self.set_up), len(self.set_up) + _LOOP_REGISTERS)
+
+    def _loop_registers(self, passes: int) -> list[Instance]:
         def move(key: str, *operands: str | int) -> Instance:
-            return Instance(start - 2 * _LOOP_SET_UP, (self.machine.operation[key],), operands)
+            return Instance(0, (self.machine.operation[key],), operands)
 
         return [
             move("movxm.label", "ls", f".l_start{self.number}"),

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from npu.vliw.allocation import Addressing
-from npu.vliw.dataflow import Access, Region
+from npu.vliw.dataflow import Access, Node, Region
 from npu.vliw.machine import Fifo, Machine, Operation
-from npu.vliw.modulo import COPIES, Steady, lasting, split, uses, writers
+from npu.vliw.modulo import COPIES, Steady, Written, lasting, uses, writers
 from npu.vliw.program import Address, Op, Tag
 
 _LATENCY = 16  # more than that of any operation of a set-up
@@ -29,8 +29,18 @@ class Instance:
     tag: Tag | None = None
     expects: dict[str, Tag] = field(default_factory=dict)
 
+    def later(self, blocks: int, cycles: int) -> Instance:
+        """The same so many blocks on."""
+        return Instance(
+            self.time + cycles, self.forms, self.operands, self.bank, self.pointer,
+            self.block + blocks, self.tag and self.tag.later(blocks),
+            {atom: tag.later(blocks) for atom, tag in self.expects.items()},
+        )  # fmt: skip
+
     def op(self, form: Operation, later: int = 0) -> Op:
         """The operation as it stands in a program, ``later`` blocks on."""
+        if not later:
+            return Op(form, self.operands, self.tag, self.expects)
         expects = {atom: tag.later(later) for atom, tag in self.expects.items()}
         return Op(form, self.operands, self.tag and self.tag.later(later), expects)
 
@@ -46,51 +56,73 @@ def of_blocks(
 ) -> list[Instance]:
     """The instances of ``blocks`` blocks. ``given``: what registers hold from earlier regions."""
     written = writers(region, machine)
+    turns = [
+        _of_turn(region, machine, steady, registers, addressing, turn, given, written)
+        for turn in range(min(COPIES, blocks))
+    ]
+    return [
+        instance.later(block, block * steady.interval)
+        for block in range(blocks)
+        for instance in turns[block % COPIES]
+    ]
+
+
+def _of_turn(
+    region: Region,
+    machine: Machine,
+    steady: Steady,
+    registers: dict[tuple[str, int], str],
+    addressing: Addressing,
+    turn: int,
+    given: Mapping[str, Tag],
+    written: Mapping[tuple[str, str], Sequence[Written]],
+) -> list[Instance]:
+    """The instances of block 0, with the registers and steps of block ``turn``."""
     own = {atom for _, operands in region.preamble for atom in machine.atoms(operands[0])}
+    names = {v: registers[v, turn] for v in region.allocated} | region.pinned
     found = []
-    for block in range(blocks):
-        names = {v: registers[v, block % COPIES] for v in region.allocated} | region.pinned
-        for node in region.nodes:
-            operands: list[str | int | Address | Fifo] = []
-            expects: dict[str, Tag] = {}
-            for operand in node.operands:
-                if isinstance(operand, Access):
-                    register = addressing.pointer[operand.stream]
-                    if node.points:
-                        operands.append(register)
-                        continue
-                    if node.through_file:
-                        fifo = next(f for f in machine.fifos if f.pointer == register)
-                        leaves = node.name in addressing.step
-                        step = addressing.step_of(node.name, block) if leaves else ""
-                        operands.append(replace(fifo, step=str(step)))
-                        continue
-                    step = addressing.step_of(node.name, block)
-                    walk = isinstance(step, str) and step.startswith("d")
-                    operands.append(Address(register, "walk" if walk else "post", step))
-                    continue
-                value, part = split(operand)
-                operands.append(_register(machine, names, value, part))
-            for value, part, operand_ in uses(node, steady.form[node.name]):
-                if operand_.stage and value in region.values:
-                    atoms = machine.atoms(_register(machine, names, value, part))
-                    for atom, by in zip(atoms, written[node.name, value], strict=True):
-                        before = given.get(atom) if value in region.pinned else None
-                        carried = by.blocks and atom not in own
-                        if by.node and not (carried and not before and value in region.partial):
-                            first = before if carried else None
-                            expects[atom] = Tag(by.node.name, block - by.blocks, first=first)
-                        elif before:
-                            expects[atom] = before
-            forms = tuple(machine.operation[key] for key in node.forms)
-            time = steady.time[node.name] + block * steady.interval
-            preferred = steady.form[node.name]
-            forms = (preferred, *(form for form in forms if form is not preferred))
-            tag = Tag(node.name, block)
-            found.append(
-                Instance(time, forms, tuple(operands), node.bank, node.pointer, block, tag, expects)
-            )
+    for node in region.nodes:
+        operands = tuple(
+            _access(node, operand.stream, machine, addressing, turn)
+            if isinstance(operand, Access)
+            else _register(machine, names, value, part)
+            for operand, (value, part) in zip(node.operands, node.named, strict=True)
+        )
+        expects: dict[str, Tag] = {}
+        for value, part, operand_ in uses(node, steady.form[node.name]):
+            if operand_.stage and value in region.values:
+                atoms = machine.atoms(_register(machine, names, value, part))
+                for atom, by in zip(atoms, written[node.name, value], strict=True):
+                    before = given.get(atom) if value in region.pinned else None
+                    carried = by.blocks and atom not in own
+                    if by.node and not (carried and not before and value in region.partial):
+                        first = before if carried else None
+                        expects[atom] = Tag(by.node.name, -by.blocks, first=first)
+                    elif before:
+                        expects[atom] = before
+        preferred = steady.form[node.name]
+        forms = tuple(machine.operation[key] for key in node.forms)
+        forms = (preferred, *(form for form in forms if form is not preferred))
+        time, tag = steady.time[node.name], Tag(node.name, 0)
+        found.append(Instance(time, forms, operands, node.bank, node.pointer, 0, tag, expects))
     return found
+
+
+def _access(
+    node: Node, stream: str, machine: Machine, addressing: Addressing, turn: int
+) -> str | Address | Fifo:
+    """How a node accesses a stream in every other block."""
+    register = addressing.pointer[stream]
+    if node.points:
+        return register
+    if node.through_file:
+        fifo = next(f for f in machine.fifos if f.pointer == register)
+        leaves = node.name in addressing.step
+        step = addressing.step_of(node.name, turn) if leaves else ""
+        return replace(fifo, step=str(step))
+    step = addressing.step_of(node.name, turn)
+    walk = isinstance(step, str) and step.startswith("d")
+    return Address(register, "walk" if walk else "post", step)
 
 
 def _register(machine: Machine, names: dict[str, str], value: str, part: range | None) -> str:

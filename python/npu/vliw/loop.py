@@ -14,19 +14,20 @@ import heapq
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
-from npu.vliw.allocation import lifetimes, registers_for
+from npu.vliw.allocation import Lifetimes, registers_for
 from npu.vliw.dataflow import Region
 from npu.vliw.machine import Machine, Operation
 from npu.vliw.modulo import Steady, dependences
-from npu.vliw.reservation import Needs, needs
+from npu.vliw.reservation import Needs, Reservation, needs
 
 _STARTS = 12  # random orders per interval
 _TAIL = 16  # cycles from the last place to the ends, about
 _REPAIRS = 6  # tries of one attempt
 _TURNS = 6  # times that a node is placed in a try, on average and at most
 _SPREAD = 16  # places by which nodes move in the order, about
+_NEVER = 1 << 40  # the time of a node without one
 
 
 def least_interval(region: Region, machine: Machine) -> int:
@@ -110,149 +111,187 @@ def _climb(search: _Search, numbers: random.Random) -> Iterator[Steady]:
 
 
 class _Search:
-    """Places the nodes of a block again and again."""
+    """Places the nodes of a block again and again; nodes by number, in the order of names."""
 
     def __init__(self, region: Region, machine: Machine, interval: int) -> None:
         self.region, self.machine, self.interval = region, machine, interval
+        self.lifetimes = Lifetimes(region, machine)
         self.room = {
             kind: len(registers_for(region, machine, kind))
             for kind in set(region.allocated.values())
         }
-        self.before: dict[str, list[tuple[str, int]]] = {node.name: [] for node in region.nodes}
-        self.after: dict[str, list[tuple[str, int]]] = {node.name: [] for node in region.nodes}
+        self.position = {node.name: number for number, node in enumerate(region.nodes)}
+        self.names = sorted(self.position)
+        number = {name: n for n, name in enumerate(self.names)}
+        self.before: list[list[tuple[int, int]]] = [[] for _ in number]
+        self.after: list[list[tuple[int, int]]] = [[] for _ in number]
         for first, second, distance in dependences(region, machine, interval):
-            self.before[second].append((first, distance))
-            self.after[first].append((second, distance))
-        self.units: dict[str, list[tuple[Operation, Needs]]] = {}
+            self.before[number[second]].append((number[first], distance))
+            self.after[number[first]].append((number[second], distance))
+        self.units: list[list[tuple[Operation, Needs]]] = [[] for _ in number]
         for node in region.nodes:
             forms = [machine.operation[key] for key in node.forms]
-            self.units[node.name] = [(form, needs(machine, form, node)) for form in forms]
-        values = [node.name for node in region.nodes]
-        self.position = {name: number for number, name in enumerate(values)}
-        self.readers = {name: self._readers(name) for name in values}
-        ends = [name for name in values if not self.readers[name]]
-        self.wanted = {name: interval * n // len(ends) for n, name in enumerate(ends)}
+            self.units[number[node.name]] = [(form, needs(machine, form, node)) for form in forms]
+        self.streams = {
+            (number[a.name], number[b.name])
+            for nodes in region.accesses.values()
+            for a, b in pairwise(nodes)
+        }
+        self.ends = [
+            (number[nodes[0].name], number[nodes[-1].name]) for nodes in region.accesses.values()
+        ]
+        wanted = self._wanted(number)
+        self.wanted = [wanted.get(name, _NEVER) for name in self.names]
+
+    def _wanted(self, number: dict[str, int]) -> dict[str, int]:
+        """Places of nodes that have some of their own or that nobody reads."""
+        region, interval = self.region, self.interval
+        readers = {name: self._readers(number[name]) for name in self.position}
+        ends = [name for name in self.position if not readers[name]]
+        wanted = {name: interval * n // len(ends) for n, name in enumerate(ends)}
         if region.blocks == 1:
-            self.wanted = dict.fromkeys(ends, interval)
+            wanted = dict.fromkeys(ends, interval)
         paced = [node for node in region.nodes if node.at is not None]
         if paced:  # the ends follow
             if region.tail:  # what only later turns read is an end as well
                 far = -interval // 2
-                ends = [n for n in values if all(d < far for _, d in self.readers[n])]
-            self.wanted = dict.fromkeys(ends, interval + (region.tail or _TAIL))
-            self.wanted |= {node.name: interval * (node.at or 0) // len(paced) for node in paced}
+                ends = [n for n in self.position if all(d < far for _, d in readers[n])]
+            wanted = dict.fromkeys(ends, interval + (region.tail or _TAIL))
+            wanted |= {node.name: interval * (node.at or 0) // len(paced) for node in paced}
+        return wanted
 
-    def _readers(self, name: str) -> list[tuple[str, int]]:
+    def _readers(self, node: int) -> list[tuple[int, int]]:
         """Nodes that read its result; those that only follow it in a stream do not count."""
-        stream = {
-            (a.name, b.name) for nodes in self.region.accesses.values() for a, b in pairwise(nodes)
-        }
-        return [(other, d) for other, d in self.after[name] if (name, other) not in stream]
+        return [(v, d) for v, d in self.after[node] if (node, v) not in self.streams]
 
     def crowding(self, steady: Steady) -> tuple[int, int]:
         """By how much values exceed the registers, squared and summed over the interval, and for
         how many cycles they hold some."""
-        taken = {kind: [0] * self.interval for kind in self.room}
-        cycles = 0
-        for value, parts in lifetimes(self.region, self.machine, steady).items():
-            first, last = min(s for s, _ in parts.values()), max(e for _, e in parts.values())
-            cycles += last - first + 1
-            of = taken[self.region.values[value]]
-            for cycle in range(first, last + 1):
-                of[cycle % self.interval] += 1
+        interval, cycles = self.interval, 0
+        # Per kind, how many values more a cycle has than the one before.
+        more = {kind: [0] * interval for kind in self.room}
+        for value, (first, last) in self.lifetimes.whole(steady).items():
+            length = last - first + 1
+            cycles += length
+            if length > 0:
+                turns, rest = divmod(length, interval)
+                begin, end = first % interval, first % interval + rest
+                of = more[self.region.values[value]]
+                of[0] += turns + (end >= interval)
+                of[begin] += 1
+                of[end % interval] -= 1
         over = sum(
-            max(0, count - self.room[kind]) ** 2 for kind, of in taken.items() for count in of
+            max(0, count - self.room[kind]) ** 2
+            for kind, of in more.items()
+            for count in accumulate(of)
         )
         return over, cycles
 
     def run(self, moved: dict[str, float]) -> Steady | None:
         """One attempt, with nodes taken so many places later than their own. A stream follows
         itself into the next block: where it ends too late, it ends sooner in another try."""
-        key = {name: -at - moved[name] for name, at in self.position.items()}
-        sooner: Counter[str] = Counter()
+        keys = [-self.position[name] - moved[name] for name in self.names]
+        sooner: Counter[int] = Counter()
         for _ in range(_REPAIRS):
-            steady = self._scheduled(key, sooner)
-            late = self._late(steady) if steady else {}
+            found = self._scheduled(keys, sooner)
+            late = self._late(found[0]) if found else {}
             if not late:
-                return steady
+                return self._steady(*found) if found else None
             sooner.update(late)
         return None
 
-    def _late(self, steady: Steady) -> dict[str, int]:
-        """By how many cycles the last access of a stream is after the next block's first."""
-        time, found = steady.time, {}
-        for nodes in self.region.accesses.values():
-            last = nodes[-1].name
-            cycles = time[last] + 1 - time[nodes[0].name] - self.interval
-            if cycles > 0:
-                found[last] = cycles
-        return found
+    def _steady(self, time: list[int], form: list[Operation]) -> Steady:
+        return Steady(
+            self.interval,
+            dict(zip(self.names, time, strict=True)),
+            dict(zip(self.names, form, strict=True)),
+        )
 
-    def _scheduled(self, key: dict[str, float], sooner: Counter[str]) -> Steady | None:
+    def _late(self, time: list[int]) -> dict[int, int]:
+        """By how many cycles the last access of a stream is after the next block's first."""
+        return {
+            last: cycles
+            for first, last in self.ends
+            if (cycles := time[last] + 1 - time[first] - self.interval) > 0
+        }
+
+    def _scheduled(
+        self, keys: list[float], sooner: Counter[int]
+    ) -> tuple[list[int], list[Operation]] | None:
         """Nodes with small keys first, those of ``sooner`` so many cycles before they must be."""
-        steady, taken = Steady(self.interval), _Owners(self.interval)
-        ready = [(key[name], name) for name in self.after]
+        time, form = [_NEVER] * len(keys), [units[0][0] for units in self.units]
+        taken = _Owners(self.interval)
+        ready = [(key, node) for node, key in enumerate(keys)]
         heapq.heapify(ready)
-        tried: dict[str, int] = {}
-        for _ in range(_TURNS * len(key)):
+        tried: dict[int, int] = {}
+        for _ in range(_TURNS * len(keys)):
             if not ready:
-                return steady
-            _, name = heapq.heappop(ready)
-            latest = self._latest(name, steady) - sooner[name]
-            moved = self._place(name, latest, steady, taken, tried)
-            time = steady.time[name]
-            moved |= {u for u, d in self.before[name] if steady.time.get(u, time - d) > time - d}
+                return time, form
+            _, node = heapq.heappop(ready)
+            latest = self._latest(node, time) - sooner.get(node, 0)
+            at, form[node], needed = self._place(node, latest, taken, tried)
+            moved = taken.take_over(node, needed, at)
+            time[node] = tried[node] = at
+            for other, distance in self.before[node]:
+                if at - distance < time[other] < _NEVER and other not in moved:
+                    taken.give_back(other)
+                    moved.append(other)
             for other in moved:
-                taken.release(other)
-                del steady.time[other]
-                heapq.heappush(ready, (key[other], other))
+                time[other] = _NEVER
+                heapq.heappush(ready, (keys[other], other))
         return None
 
-    def _latest(self, name: str, steady: Steady) -> int:
+    def _latest(self, node: int, time: list[int]) -> int:
         """When the nodes behind it need it."""
-        known = steady.time
-        latest = min((known[v] - d for v, d in self.after[name] if v in known), default=None)
-        wanted = self.wanted.get(name)
-        return min((t for t in (latest, wanted) if t is not None), default=self.interval)
+        latest = self.wanted[node]
+        for other, distance in self.after[node]:
+            if time[other] - distance < latest:
+                latest = time[other] - distance
+        return latest if latest < _NEVER // 2 else self.interval
 
     def _place(
-        self, name: str, latest: int, steady: Steady, taken: _Owners, tried: dict[str, int]
-    ) -> set[str]:
-        """As late as it can be. Where nothing is free for it, others have to move: their names."""
-        times = range(latest, latest - self.interval, -1)
-        places = ((time, *unit) for time in times for unit in self.units[name])
-        free = next((p for p in places if not taken.by(p[2], p[0])), None)
-        if free:
-            time, form, needed = free
-        else:
-            time = min(latest, tried.get(name, latest + 1) - 1)
-            form, needed = min(self.units[name], key=lambda u: len(taken.by(u[1], time)))
-        moved = taken.by(needed, time)
-        taken.take(name, needed, time, moved)
-        steady.time[name], steady.form[name] = time, form
-        tried[name] = time
-        return moved
+        self, node: int, latest: int, taken: _Owners, tried: dict[int, int]
+    ) -> tuple[int, Operation, Needs]:
+        """As late as it can be. Where nothing is free for it, others have to move."""
+        best: tuple[int, Operation, Needs] | None = None
+        for form, needed in self.units[node]:
+            at = taken.latest(needed, latest)
+            if at is not None and (best is None or at > best[0]):
+                best = at, form, needed
+        if best:
+            return best
+        time = min(latest, tried.get(node, latest + 1) - 1)
+        return (time, *min(self.units[node], key=lambda unit: len(taken.by(unit[1], time))))
 
 
-class _Owners:
+class _Owners(Reservation):
     """Who takes what in which cycle of the interval."""
 
     def __init__(self, interval: int) -> None:
-        self._interval = interval
-        self._owner: dict[tuple[str, int], str] = {}
-        self._of: dict[str, list[tuple[str, int]]] = {}
+        super().__init__(interval)
+        self._owner: dict[str, list[int]] = {}  # per cycle the last one that took it
+        self._of: dict[int, tuple[Needs, int]] = {}
 
-    def by(self, needed: Needs, time: int) -> set[str]:
+    def by(self, needed: Needs, time: int) -> set[int]:
         """Who takes some of what is needed at a time."""
-        keys = ((name, (time + offset) % self._interval) for name, offset in needed)
-        return {self._owner[key] for key in keys if key in self._owner}
+        found = set()
+        for name, offset in needed:
+            cycle = (time + offset) % self._interval
+            if self._taken.get(name, 0) >> cycle & 1:
+                found.add(self._owner[name][cycle])
+        return found
 
-    def take(self, name: str, needed: Needs, time: int, instead: set[str]) -> None:
-        for other in instead:
-            self.release(other)
-        self._of[name] = [(what, (time + offset) % self._interval) for what, offset in needed]
-        self._owner.update(dict.fromkeys(self._of[name], name))
+    def take_over(self, node: int, needed: Needs, time: int) -> list[int]:
+        """Takes what is needed from whoever has it, whom it returns."""
+        others = self.by(needed, time)
+        for other in others:
+            self.give_back(other)
+        self.take(needed, time)
+        self._of[node] = needed, time
+        for name, offset in needed:
+            owner = self._owner.setdefault(name, [0] * self._interval)
+            owner[(time + offset) % self._interval] = node
+        return [*others]
 
-    def release(self, name: str) -> None:
-        for key in self._of.pop(name, ()):
-            del self._owner[key]
+    def give_back(self, node: int) -> None:
+        self.release(*self._of.pop(node))

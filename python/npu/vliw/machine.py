@@ -210,37 +210,62 @@ class Machine:
 
     def atoms(self, register: str) -> tuple[str, ...]:
         """The parts of a register that are no views of anything smaller, lowest bits first."""
-        if register not in self._registers:
+        found = self._registers.get(register)
+        if found is None:
             raise FormatError(f"[machine] {self.name} has no register {register!r}")
-        return self._registers[register][1]
+        return found[1]
 
     def file_of(self, register: str) -> str | None:
         """The register file that a name belongs to, or None."""
         found = self._registers.get(register)
         return found[0] if found else None
 
+    @cached_property
+    def _parts(self) -> dict[str, int]:
+        """Name of a file -> how many parts its registers have."""
+        return {
+            file.name: len(self.atoms(f"{next(iter(file.views))}{_numbers(file)[0]}"))
+            for file in self.files
+        }
+
     def parts(self, kind: str) -> int:
         """How many parts the registers of a file have (``kind``: with a pool, "X@low")."""
-        file = self.file[kind.partition("@")[0]]
-        return len(self.atoms(f"{next(iter(file.views))}{_numbers(file)[0]}"))
+        return self._parts[kind.partition("@")[0]]
+
+    @cached_property
+    def _views(self) -> dict[tuple[str, ...], str]:
+        """Parts -> the first register that has just these."""
+        found: dict[tuple[str, ...], str] = {}
+        for name, (_, atoms) in self._registers.items():
+            found.setdefault(atoms, name)
+        return found
 
     def part(self, register: str, atoms: range) -> str:
         """The view of a register that has these of its parts."""
         wanted = self.atoms(register)[atoms.start : atoms.stop]
-        found = [name for name, (_, has) in self._registers.items() if has == wanted]
-        if not found:
+        if wanted not in self._views:
             raise FormatError(f"[machine] no register of {self.name} is {', '.join(wanted)}")
-        return found[0]
+        return self._views[wanted]
 
     def bytes_of(self, register: str) -> int:
         return self.file[self._registers[register][0]].bits // 8
 
+    @cached_property
+    def _bundle_bytes(self) -> dict[frozenset[str], int]:
+        """What `bundle_bytes` has found."""
+        return {}
+
     def bundle_bytes(self, slots: frozenset[str]) -> int:
         """The bytes of the smallest bundle that has these slots."""
-        sizes = [size for size, has in self.formats if slots <= has]
-        if not sizes:
-            raise FormatError(f"[machine] {self.name}: no bundle holds {sorted(slots)} together")
-        return min(sizes)
+        found = self._bundle_bytes.get(slots)
+        if found is None:
+            sizes = [size for size, has in self.formats if slots <= has]
+            if not sizes:
+                raise FormatError(
+                    f"[machine] {self.name}: no bundle holds {sorted(slots)} together"
+                )
+            found = self._bundle_bytes[slots] = min(sizes)
+        return found
 
 
 def _numbers(file: RegisterFile) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from npu.errors import DesignError
-from npu.vliw.dataflow import Access, Node, Region
+from npu.vliw.dataflow import Node, Region
 from npu.vliw.machine import Machine, Operand, Operation
 from npu.vliw.reservation import Needs, Reservation, needs
 
@@ -18,7 +18,6 @@ COPIES = 2  # blocks per pass of the loop: accumulators are double-buffered
 _ATTEMPTS = 1024  # per interval, at most, and fewer for long blocks:
 _WORK = 100_000  # nodes
 _ENOUGH = 160  # steady states to choose from
-_SEARCH = 3  # intervals over which a node may move
 _REPAIRS = 4  # times that streams which end too late are moved
 
 
@@ -29,6 +28,9 @@ class Steady:
     interval: int
     time: dict[str, int] = field(default_factory=dict)
     form: dict[str, Operation] = field(default_factory=dict)
+
+    def copy(self) -> Steady:
+        return Steady(self.interval, self.time.copy(), self.form.copy())
 
 
 def least_interval(region: Region, machine: Machine) -> int:
@@ -113,6 +115,7 @@ class _Search:
                 n.group is None, len(n.forms) + n.points, -length[n.name], -position[n.name]
             )
         )  # fmt: skip
+        self.products: dict[int, tuple[Steady, Reservation] | None] = {}  # by spread
         self.advancing = {  # stream -> its last load
             name: nodes[-2].name
             for name, nodes in region.accesses.items()
@@ -122,10 +125,14 @@ class _Search:
     def run(self, shift: dict[str, int], spread: int) -> Steady | None:
         """``shift``: cycles by which streams move away from the multiplications, ``spread``: over
         how many these are spread at least."""
-        self.spread = spread
+        if spread not in self.products:
+            self.products[spread] = self._place_products(spread)
+        products = self.products[spread]
+        if products is None:
+            return None
         early: dict[str, int] = {}
         for _ in range(_REPAIRS):
-            if not self._run(shift, early):
+            if not self._run(products, shift, early):
                 return None
             late = self._late()
             if not late:
@@ -137,56 +144,66 @@ class _Search:
                 early[last] = early.get(last, 0) + cycles
         return None
 
-    def _run(self, shift: dict[str, int], early: dict[str, int]) -> bool:
-        self.steady, self.reserved = Steady(self.interval), Reservation(self.interval)
+    def _run(
+        self,
+        products: tuple[Steady, Reservation],
+        shift: dict[str, int],
+        early: dict[str, int],
+    ) -> bool:
+        self.steady, self.reserved = products[0].copy(), products[1].copy()
         groups = self.region.groups
         self.shift = {node.name: shift[name] for name in groups for node in groups[name]} | early
+        for node in self.by_role["store"]:
+            first = max(self._earliest(node), node.at or 0) + self.shift.get(node.name, 0)
+            if not self._place(node, first):
+                return False
+        for node in (*reversed(self.by_role["move"]), *self.by_role["load"]):
+            if not self._place(node, self._latest(node), backward=True):
+                return False
+        for node in self.by_role["advance"]:
+            first = self._earliest(node)
+            if not self._place(node, first):
+                return False
+        return True
+
+    def _place_products(self, spread: int) -> tuple[Steady, Reservation] | None:
+        """Multiplications alone, which no shift moves, in a new steady state."""
+        self.steady, self.reserved = Steady(self.interval), Reservation(self.interval)
         last = 0
         products = self.by_role["multiply"]
         for number, node in enumerate(products):
             # Where loads bind, factors or else sums have to wait in registers.
             wanted = number if node.at is None else node.at
-            spread = max(self.spread, len(products))
-            last = max(last, self._earliest(node), wanted * spread // len(products))
-            if not self._place(node, range(last, self._limit(last))):
-                return False
+            places = max(spread, len(products))
+            last = max(last, self._earliest(node), wanted * places // len(products))
+            if not self._place(node, last):
+                return None
             last = self.steady.time[node.name]
-        for node in self.by_role["store"]:
-            first = max(self._earliest(node), node.at or 0) + self.shift.get(node.name, 0)
-            if not self._place(node, range(first, self._limit(first))):
-                return False
-        for node in (*reversed(self.by_role["move"]), *self.by_role["load"]):
-            latest = self._latest(node)
-            if not self._place(node, range(latest, 2 * latest - self._limit(latest), -1)):
-                return False
-        for node in self.by_role["advance"]:
-            first = self._earliest(node)
-            if not self._place(node, range(first, self._limit(first))):
-                return False
-        return True
-
-    def _limit(self, time: int) -> int:
-        return time + _SEARCH * self.interval
+        return self.steady, self.reserved
 
     def _earliest(self, node: Node) -> int:
         known = self.steady.time
-        return max(
-            (known[u] + d for u, d in self.before.get(node.name, ()) if u in known), default=0
-        )
+        return max([known[u] + d for u, d in self.before.get(node.name, ()) if u in known] or [0])
 
     def _latest(self, node: Node) -> int:
         known = self.steady.time
-        latest = min(known[v] - d for v, d in self.after[node.name] if v in known)
+        latest = min([known[v] - d for v, d in self.after[node.name] if v in known])
         return latest - self.shift.get(node.name, 0)
 
-    def _place(self, node: Node, times: range) -> bool:
-        units = self.units[node.name]
-        for time in times:
-            for form, needed in units:
-                if self.reserved.take(needed, time):
-                    self.steady.time[node.name], self.steady.form[node.name] = time, form
-                    return True
-        return False
+    def _place(self, node: Node, time: int, backward: bool = False) -> bool:
+        """As soon as it can be from a time on, or else as late up to it; forms in their order."""
+        search = self.reserved.latest if backward else self.reserved.earliest
+        sign = -1 if backward else 1
+        best: tuple[int, Operation, Needs] | None = None
+        for form, needed in self.units[node.name]:
+            at = search(needed, time)
+            if at is not None and (best is None or sign * at < sign * best[0]):
+                best = at, form, needed
+        if best is None:
+            return False
+        self.reserved.take(best[2], best[0])
+        self.steady.time[node.name], self.steady.form[node.name] = best[:2]
+        return True
 
     def _late(self) -> dict[str, int]:
         """By how many cycles streams' accesses of one block end after those of the next begin."""
@@ -198,23 +215,13 @@ class _Search:
         return {name: cycles for name, cycles in late.items() if cycles > 0}
 
 
-def split(operand: str) -> tuple[str, range | None]:
-    """A value and the parts of it that an operand names."""
-    value, _, parts = operand.partition(":")
-    first, _, last = parts.partition("-")
-    return value, range(int(first), int(last or first) + 1) if parts else None
-
-
 def uses(node: Node, form: Operation) -> list[tuple[str, range | None, Operand]]:
     """Value, parts and description of each operand that is a value."""
-    found = []
-    for operand, described in zip(node.operands, form.operands, strict=True):
-        if not isinstance(operand, Access):
-            value, part = split(operand)
-            if part is None and described.parts:
-                part = range(described.parts)
-            found.append((value, part, described))
-    return found
+    return [
+        (value, range(o.parts) if part is None and o.parts else part, o)
+        for (value, part), o in zip(node.named, form.operands, strict=True)
+        if value
+    ]
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,9 @@ class Tag:
 
     def later(self, blocks: int) -> Tag:
         """So many blocks on."""
-        return self if self.fixed else replace(self, block=self.block + blocks)
+        if self.fixed or not blocks:
+            return self
+        return Tag(self.node, self.block + blocks, first=self.first)
 
     @property
     def meant(self) -> Tag:

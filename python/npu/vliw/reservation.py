@@ -32,19 +32,47 @@ def needs(machine: Machine, form: Operation, by: Accessing) -> Needs:
 
 
 class Reservation:
-    """Cycles modulo ``interval``."""
+    """Cycles modulo ``interval``. Per resource, the taken ones as bits, twice in a row: so the
+    cycles from any one on are a shift away."""
 
     def __init__(self, interval: int) -> None:
         self._interval = interval
-        self._taken: set[tuple[str, int]] = set()
+        self._all = (1 << interval) - 1
+        self._twice = 1 | 1 << interval
+        self._taken: dict[str, int] = {}
 
-    def take(self, needed: Needs, time: int) -> bool:
-        """Takes what an operation needs that is issued at ``time``; False if something is taken."""
-        keys = [(name, (time + offset) % self._interval) for name, offset in needed]
-        if not self._taken.isdisjoint(keys):
-            return False
-        self._taken.update(keys)
-        return True
+    def copy(self) -> Reservation:
+        found = Reservation(self._interval)
+        found._taken = dict(self._taken)
+        return found
+
+    def take(self, needed: Needs, time: int) -> None:
+        """Takes what an operation needs that is issued at ``time``."""
+        for name, offset in needed:
+            bits = self._twice << (time + offset) % self._interval
+            self._taken[name] = self._taken.get(name, 0) | bits
+
+    def release(self, needed: Needs, time: int) -> None:
+        """Gives back what it took."""
+        for name, offset in needed:
+            self._taken[name] &= ~(self._twice << (time + offset) % self._interval)
+
+    def earliest(self, needed: Needs, begin: int) -> int | None:
+        """The first cycle from ``begin`` on in which an operation can be issued."""
+        free = self._free(needed, begin)
+        return begin + (free & -free).bit_length() - 1 if free else None
+
+    def latest(self, needed: Needs, last: int) -> int | None:
+        """The last such cycle up to ``last``."""
+        free = self._free(needed, last + 1)
+        return last - self._interval + free.bit_length() if free else None
+
+    def _free(self, needed: Needs, begin: int) -> int:
+        """Bits of the cycles of an interval from ``begin`` on in which it can be issued."""
+        busy = 0
+        for name, offset in needed:
+            busy |= self._taken.get(name, 0) >> (begin + offset) % self._interval
+        return ~busy & self._all
 
 
 class Timeline:

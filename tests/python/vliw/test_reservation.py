@@ -44,12 +44,24 @@ def test_the_first_and_the_last_free_cycle(
 
 @given(
     interval=st.integers(7, 12),
-    asked=st.lists(st.tuples(NEEDS, st.integers(-20, 40)), max_size=20),
+    asked=st.lists(st.tuples(NEEDS, st.integers(-20, 40), st.booleans()), max_size=20),
 )
-def test_cycles_modulo_an_interval(interval: int, asked: list[tuple[Needs, int]]) -> None:
+def test_cycles_modulo_an_interval(interval: int, asked: list[tuple[Needs, int, bool]]) -> None:
+    """What is taken, and in part given back, is busy in every interval."""
     reservation, busy = Reservation(interval), set[tuple[str, int]]()
-    for needed, time in asked:
-        wanted = {(name, cycle % interval) for name, cycle in cells(needed, time)}
-        assert reservation.take(needed, time) == (not busy & wanted)
-        if not busy & wanted:
-            busy |= wanted
+
+    def wanted(needed: Needs, time: int) -> set[tuple[str, int]]:
+        return {(name, cycle % interval) for name, cycle in cells(needed, time)}
+
+    for needed, time, kept in asked:
+        free = [t for t in range(time, time + interval) if not busy & wanted(needed, t)]
+        assert reservation.earliest(needed, time) == (free[0] if free else None)
+        assert reservation.latest(needed, time + interval - 1) == (free[-1] if free else None)
+        if free:
+            reservation.copy().take(needed, free[0])  # which is of its own
+            assert reservation.earliest(needed, time) == free[0]
+            reservation.take(needed, free[0])
+            if kept:
+                busy |= wanted(needed, free[0])
+            else:
+                reservation.release(needed, free[0])
