@@ -23,9 +23,11 @@ _POINTERS = ("p0", "p1", "p2", "p3", "p4", "p5")  # p6 and p7 are the caller's
 MODIFIERS = 8
 
 
-def allocate(region: Region, machine: Machine, steady: Steady) -> dict[tuple[str, int], str] | None:
+def allocate(
+    region: Region, machine: Machine, steady: Steady, lifetimes: Lifetimes
+) -> dict[tuple[str, int], str] | None:
     """(value, block modulo COPIES) -> register; None if there are too few."""
-    spans = Lifetimes(region, machine).of(steady)
+    spans = lifetimes.of(steady)
     circle = COPIES * steady.interval
     if any(end - start + 1 > circle for parts in spans.values() for start, end in parts.values()):
         return None

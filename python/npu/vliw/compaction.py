@@ -14,9 +14,36 @@ from npu.vliw.machine import Machine, Operation
 from npu.vliw.reservation import Needs, Timeline, needs
 
 _FAR = 4096  # no schedule leaves so many cycles taken
+_NEVER = 1 << 40
 _NEAR = 4  # cycles before the end that count as near it
 
+Tie = tuple[int, int, int]
 Placement = dict[int, tuple[int, Operation]]
+
+
+class Ties:
+    """Dependences of movable instances: ``next``, per instance, those that wait for it, with the
+    distance, ``waiting``, for how many each one waits; ``before`` and ``after``, (instance, other,
+    distance) for others that do not move."""
+
+    def __init__(
+        self, inside_before: Edges, before: list[Tie], inside_after: Edges, after: list[Tie],
+        backward: bool,
+    ) -> None:  # fmt: skip
+        self.before, self.after = before, after
+        self.next = inside_before if backward else inside_after
+        behind = inside_after if backward else inside_before
+        self.waiting = {index: len(edges) for index, edges in behind.items()}
+
+
+def _parted(edges: Edges, movable: frozenset[int]) -> tuple[Edges, list[Tie]]:
+    """Edges of movable instances to each other, and those to others."""
+    inside: Edges = {}
+    outside: list[Tie] = []
+    for index in movable:
+        inside[index] = [edge for edge in edges.get(index, ()) if edge[0] in movable]
+        outside += [(index, *edge) for edge in edges.get(index, ()) if edge[0] not in movable]
+    return inside, outside
 
 
 @dataclass(frozen=True)
@@ -27,8 +54,8 @@ class Problem:
     instances: list[Instance]
     before: Edges
     after: Edges
-    # What `waiting` has found.
-    _waiting: dict[tuple[frozenset[int], bool], dict[int, int]] = field(
+    # What `ties` has found.
+    _ties: dict[tuple[frozenset[int], bool], Ties] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -63,13 +90,12 @@ class Problem:
             found.take(self.units[index][0][1], time)
         return found
 
-    def waiting(self, movable: frozenset[int], backward: bool) -> Mapping[int, int]:
-        """Per movable instance, for how many others it waits: before it, or behind."""
-        found = self._waiting.get((movable, backward))
+    def ties(self, movable: frozenset[int], backward: bool) -> Ties:
+        found = self._ties.get((movable, backward))
         if found is None:
-            edges = self.after if backward else self.before
-            found = {i: sum(other in movable for other, _ in edges.get(i, ())) for i in movable}
-            self._waiting[movable, backward] = found
+            found = self._ties[movable, backward] = Ties(
+                *_parted(self.before, movable), *_parted(self.after, movable), backward
+            )
         return found
 
     def deadlines(self, movable: Collection[int], fixed: Mapping[int, int]) -> dict[int, int]:
@@ -122,52 +148,49 @@ def compact(
     can be, large keys first, none after that cycle. None if something is left no cycle.
     """
     backward = last is not None
-    others = problem.before if backward else problem.after
     sign = -1 if backward else 1
+    ties = problem.ties(movable, backward)
     reserved = taken.copy()
     search = reserved.latest if backward else reserved.earliest
-    times = dict(fixed)
+    earliest = dict.fromkeys(movable, taken.first)
+    latest = dict.fromkeys(movable, _NEVER if last is None else last)
+    for index, other, distance in ties.before:
+        if other in fixed and fixed[other] + distance > earliest[index]:
+            earliest[index] = fixed[other] + distance
+    for index, other, distance in ties.after:
+        if other in fixed and fixed[other] - distance < latest[index]:
+            latest[index] = fixed[other] - distance
     placed: Placement = {}
-    waiting = dict(problem.waiting(movable, backward))
+    waiting = ties.waiting.copy()
     ready = [(sign * order.keys[i], i) for i, count in waiting.items() if count == 0]
     heapq.heapify(ready)
     while len(placed) < len(waiting):
         if not ready:  # operations that depend on each other in a circle
             return None
         _, index = heapq.heappop(ready)
-        window = _window(problem, index, times, taken.first, last)
+        begin, end = earliest[index], latest[index]
+        if not backward:
+            end = min(end, begin + _FAR)
         found: tuple[int, Operation, Needs] | None = None
         for form, needed in problem.units[index][:: -1 if index in order.swapped else 1]:
-            at = search(needed, *window)
+            at = search(needed, begin, end)
             if at is not None and (found is None or sign * at < sign * found[0]):
                 found = at, form, needed
         if found is None:
             return None
         time, form, needed = found
         reserved.take(needed, time)
-        times[index] = time
         placed[index] = time, form
-        for other, _ in others.get(index, ()):
-            if other in waiting:
-                waiting[other] -= 1
-                if waiting[other] == 0:
-                    heapq.heappush(ready, (sign * order.keys[other], other))
+        for other, distance in ties.next[index]:
+            if backward:
+                if time - distance < latest[other]:
+                    latest[other] = time - distance
+            elif time + distance > earliest[other]:
+                earliest[other] = time + distance
+            waiting[other] -= 1
+            if waiting[other] == 0:
+                heapq.heappush(ready, (sign * order.keys[other], other))
     return placed
-
-
-def _window(
-    problem: Problem, index: int, times: Mapping[int, int], first: int, last: int | None
-) -> tuple[int, int]:
-    """The first and the last cycle that an operation may be issued in."""
-    earliest = first
-    for other, distance in problem.before.get(index, ()):
-        if other in times and times[other] + distance > earliest:
-            earliest = times[other] + distance
-    latest = earliest + _FAR if last is None else last
-    for other, distance in problem.after.get(index, ()):
-        if other in times and times[other] - distance < latest:
-            latest = times[other] - distance
-    return earliest, latest
 
 
 def shortest(

@@ -3,6 +3,7 @@ cool-down for every region, and the return."""
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -119,7 +120,7 @@ class _Scheduler:
     ) -> None:
         self.region, self.machine, self.number, self.attempts = region, machine, number, attempts
         self.given = dict(given)
-        self.steady, self.registers = _steady(region, machine)
+        self.steady, self.registers = _steady(_Repeated(region, machine))
         self.addressing = allocation.address(region, machine, at)
         self.set_up = set_up(region, machine, self.addressing, at)
         for stream, end in self.addressing.after.items():
@@ -280,9 +281,10 @@ class _Scheduler:
         orders = self._orders(problem, rest, fixed)
         own = {i: problem.instances[i].time for i in rest if problem.instances[i].block >= 0}
         least = start - min(rigid.values(), default=start)
+        around = problem.taken(fixed, start - least - _MOST_CYCLES)
         for cycles in range(least, least + _MOST_CYCLES):
             moved = {i: t - start + cycles for i, t in fixed.items()}
-            taken = problem.taken(moved, 0)
+            taken = around.since(start - cycles, 0)
             last = None if end is None else end - start + cycles - 1
             numbers = random.Random(0)
             for attempt in range(self.attempts):
@@ -323,11 +325,15 @@ class _Scheduler:
     ) -> tuple[int, Placement]:
         """The shortest warm-up found, and its length."""
 
+        # By how many cycles an operation's time is before the loop, at least.
+        beyond = {
+            index: max([1, *(d - (inside[o] - start) for o, d in edges if o in inside)])
+            for index, edges in ((index, problem.after.get(index, ())) for index in early)
+        }
+
         def reach(index: int, time: int) -> int:
             """The length that the warm-up needs for this operation."""
-            edges = problem.after.get(index, ())
-            ends = (time + d - (inside[other] - start) for other, d in edges if other in inside)
-            return max(time + 1, *ends, 0)
+            return max(time + beyond[index], 0)
 
         def length(placed: Placement) -> int:
             return max(reach(index, time) for index, (time, _) in placed.items())
@@ -390,13 +396,38 @@ class _Scheduler:
         )
 
 
-def _steady(region: Region, machine: Machine) -> tuple[Steady, dict[tuple[str, int], str]]:
+class _Repeated:
+    """A region as far as its steady state depends on it: on its nodes and the registers for their
+    values, not on where its blocks lie, nor on how many there are beyond one."""
+
+    def __init__(self, region: Region, machine: Machine) -> None:
+        self.region, self.machine = region, machine
+        self._key = (
+            region.nodes, region.blocks == 1, tuple(region.streams), tuple(region.values.items()),
+            tuple(region.pinned.items()), tuple((k, tuple(v)) for k, v in region.pools.items()),
+            frozenset(region.partial), frozenset(region.reserved), region.lanes, region.interval,
+            region.start, region.patience, region.tail,
+        )  # fmt: skip
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Repeated):
+            return NotImplemented
+        return self.machine is other.machine and self._key == other._key
+
+
+@functools.lru_cache(maxsize=128)
+def _steady(repeated: _Repeated) -> tuple[Steady, dict[tuple[str, int], str]]:
     """The shortest interval for which times and registers are found, and with it the latest loads:
     what is loaded early must be loaded before the first multiplication. A block alone: the fewest
     cycles."""
+    region, machine = repeated.region, repeated.machine
     search = loop if region.lanes else modulo
     least = max(region.interval, search.least_interval(region, machine))
     loads = [node.name for node in region.nodes if node.role == "load"]
+    lifetimes = allocation.Lifetimes(region, machine)
     for interval in _intervals(least, region.blocks):
         best, most = None, 0
         for steady in search.schedules(region, machine, interval):
@@ -405,7 +436,7 @@ def _steady(region: Region, machine: Machine) -> tuple[Steady, dict[tuple[str, i
             else:
                 merit = sum(steady.time[name] for name in loads)
             if best is None or merit > most:
-                registers = allocation.allocate(region, machine, steady)
+                registers = allocation.allocate(region, machine, steady, lifetimes)
                 if registers is not None:
                     best, most = (steady, registers), merit
         if best:

@@ -20,7 +20,7 @@ from npu.vliw.allocation import Lifetimes, registers_for
 from npu.vliw.dataflow import Region
 from npu.vliw.machine import Machine, Operation
 from npu.vliw.modulo import Steady, dependences
-from npu.vliw.reservation import Needs, Reservation, needs
+from npu.vliw.reservation import Cells, Reservation, needs
 
 _STARTS = 12  # random orders per interval
 _TAIL = 16  # cycles from the last place to the ends, about
@@ -128,10 +128,13 @@ class _Search:
         for first, second, distance in dependences(region, machine, interval):
             self.before[number[second]].append((number[first], distance))
             self.after[number[first]].append((number[second], distance))
-        self.units: list[list[tuple[Operation, Needs]]] = [[] for _ in number]
+        self.empty = Reservation(interval)
+        self.units: list[list[tuple[Operation, Cells]]] = [[] for _ in number]
         for node in region.nodes:
             forms = [machine.operation[key] for key in node.forms]
-            self.units[number[node.name]] = [(form, needs(machine, form, node)) for form in forms]
+            self.units[number[node.name]] = [
+                (form, self.empty.cells(needs(machine, form, node))) for form in forms
+            ]
         self.streams = {
             (number[a.name], number[b.name])
             for nodes in region.accesses.values()
@@ -229,8 +232,8 @@ class _Search:
                 return time, form
             _, node = heapq.heappop(ready)
             latest = self._latest(node, time) - sooner.get(node, 0)
-            at, form[node], needed = self._place(node, latest, taken, tried)
-            moved = taken.take_over(node, needed, at)
+            at, form[node], cells = self._place(node, latest, taken, tried)
+            moved = taken.take_over(node, cells[at % self.interval])
             time[node] = tried[node] = at
             for other, distance in self.before[node]:
                 if at - distance < time[other] < _NEVER and other not in moved:
@@ -251,17 +254,20 @@ class _Search:
 
     def _place(
         self, node: int, latest: int, taken: _Owners, tried: dict[int, int]
-    ) -> tuple[int, Operation, Needs]:
+    ) -> tuple[int, Operation, Cells]:
         """As late as it can be. Where nothing is free for it, others have to move."""
-        best: tuple[int, Operation, Needs] | None = None
-        for form, needed in self.units[node]:
-            at = taken.latest(needed, latest)
+        best: tuple[int, Operation, Cells] | None = None
+        for form, cells in self.units[node]:
+            at = taken.latest(cells, latest)
             if at is not None and (best is None or at > best[0]):
-                best = at, form, needed
+                best = at, form, cells
         if best:
             return best
         time = min(latest, tried.get(node, latest + 1) - 1)
-        return (time, *min(self.units[node], key=lambda unit: len(taken.by(unit[1], time))))
+        return (
+            time,
+            *min(self.units[node], key=lambda unit: len(taken.by(unit[1][time % self.interval]))),
+        )
 
 
 class _Owners(Reservation):
@@ -269,29 +275,20 @@ class _Owners(Reservation):
 
     def __init__(self, interval: int) -> None:
         super().__init__(interval)
-        self._owner: dict[str, list[int]] = {}  # per cycle the last one that took it
-        self._of: dict[int, tuple[Needs, int]] = {}
+        self._of: dict[int, int] = {}
 
-    def by(self, needed: Needs, time: int) -> set[int]:
-        """Who takes some of what is needed at a time."""
-        found = set()
-        for name, offset in needed:
-            cycle = (time + offset) % self._interval
-            if self._taken.get(name, 0) >> cycle & 1:
-                found.add(self._owner[name][cycle])
-        return found
+    def by(self, bits: int) -> list[int]:
+        """Who takes some of these."""
+        return [node for node, own in self._of.items() if own & bits]
 
-    def take_over(self, node: int, needed: Needs, time: int) -> list[int]:
+    def take_over(self, node: int, bits: int) -> list[int]:
         """Takes what is needed from whoever has it, whom it returns."""
-        others = self.by(needed, time)
+        others = self.by(bits) if self._taken & bits else []
         for other in others:
             self.give_back(other)
-        self.take(needed, time)
-        self._of[node] = needed, time
-        for name, offset in needed:
-            owner = self._owner.setdefault(name, [0] * self._interval)
-            owner[(time + offset) % self._interval] = node
-        return [*others]
+        self._taken |= bits
+        self._of[node] = bits
+        return others
 
     def give_back(self, node: int) -> None:
-        self.release(*self._of.pop(node))
+        self._taken ^= self._of.pop(node)

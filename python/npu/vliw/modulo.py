@@ -12,7 +12,7 @@ from itertools import pairwise
 from npu.errors import DesignError
 from npu.vliw.dataflow import Node, Region
 from npu.vliw.machine import Machine, Operand, Operation
-from npu.vliw.reservation import Needs, Reservation, needs
+from npu.vliw.reservation import Cells, Reservation, needs
 
 COPIES = 2  # blocks per pass of the loop: accumulators are double-buffered
 _ATTEMPTS = 1024  # per interval, at most, and fewer for long blocks:
@@ -31,6 +31,9 @@ class Steady:
 
     def copy(self) -> Steady:
         return Steady(self.interval, self.time.copy(), self.form.copy())
+
+
+Products = tuple[Steady, Reservation]  # multiplications that are placed
 
 
 def least_interval(region: Region, machine: Machine) -> int:
@@ -98,12 +101,15 @@ class _Search:
         for first, second, distance in dependences(region, machine):
             self.before.setdefault(second, []).append((first, distance))
             self.after.setdefault(first, []).append((second, distance))
-        self.units: dict[str, list[tuple[Operation, Needs]]] = {}
+        self.empty = Reservation(interval)
+        self.units: dict[str, list[tuple[Operation, Cells]]] = {}
         roles = ("multiply", "store", "move", "load", "advance")
         self.by_role: dict[str, list[Node]] = {role: [] for role in roles}
         for node in region.nodes:
             forms = [machine.operation[key] for key in node.forms]
-            self.units[node.name] = [(form, needs(machine, form, node)) for form in forms]
+            self.units[node.name] = [
+                (form, self.empty.cells(needs(machine, form, node))) for form in forms
+            ]
             self.by_role[node.role].append(node)
         # Loads that only one unit can do choose first, then long streams; each from its end.
         position = {node.name: i for i, node in enumerate(region.nodes)}
@@ -115,7 +121,9 @@ class _Search:
                 n.group is None, len(n.forms) + n.points, -length[n.name], -position[n.name]
             )
         )  # fmt: skip
-        self.products: dict[int, tuple[Steady, Reservation] | None] = {}  # by spread
+        self.products: dict[int, Products | None] = {}  # by spread
+        # What runs have found, by products and shifts: of few streams, many are the same.
+        self.known: dict[tuple[int, ...], Steady | None] = {}
         self.advancing = {  # stream -> its last load
             name: nodes[-2].name
             for name, nodes in region.accesses.items()
@@ -125,11 +133,16 @@ class _Search:
     def run(self, shift: dict[str, int], spread: int) -> Steady | None:
         """``shift``: cycles by which streams move away from the multiplications, ``spread``: over
         how many these are spread at least."""
-        if spread not in self.products:
-            self.products[spread] = self._place_products(spread)
-        products = self.products[spread]
+        products = self._products_over(spread)
         if products is None:
             return None
+        key = id(products), *shift.values()
+        if key not in self.known:
+            self.known[key] = self._repaired(products, shift)
+        return self.known[key]
+
+    def _repaired(self, products: Products, shift: dict[str, int]) -> Steady | None:
+        """With streams that end sooner where they ended too late."""
         early: dict[str, int] = {}
         for _ in range(_REPAIRS):
             if not self._run(products, shift, early):
@@ -144,12 +157,7 @@ class _Search:
                 early[last] = early.get(last, 0) + cycles
         return None
 
-    def _run(
-        self,
-        products: tuple[Steady, Reservation],
-        shift: dict[str, int],
-        early: dict[str, int],
-    ) -> bool:
+    def _run(self, products: Products, shift: dict[str, int], early: dict[str, int]) -> bool:
         self.steady, self.reserved = products[0].copy(), products[1].copy()
         groups = self.region.groups
         self.shift = {node.name: shift[name] for name in groups for node in groups[name]} | early
@@ -166,9 +174,19 @@ class _Search:
                 return False
         return True
 
-    def _place_products(self, spread: int) -> tuple[Steady, Reservation] | None:
+    def _products_over(self, spread: int) -> Products | None:
+        """The same object where another spread makes no difference."""
+        if spread not in self.products:
+            found = self._place_products(spread)
+            for other in self.products.values():
+                if found and other and found[0] == other[0]:
+                    found = other
+            self.products[spread] = found
+        return self.products[spread]
+
+    def _place_products(self, spread: int) -> Products | None:
         """Multiplications alone, which no shift moves, in a new steady state."""
-        self.steady, self.reserved = Steady(self.interval), Reservation(self.interval)
+        self.steady, self.reserved = Steady(self.interval), self.empty.copy()
         last = 0
         products = self.by_role["multiply"]
         for number, node in enumerate(products):
@@ -194,11 +212,11 @@ class _Search:
         """As soon as it can be from a time on, or else as late up to it; forms in their order."""
         search = self.reserved.latest if backward else self.reserved.earliest
         sign = -1 if backward else 1
-        best: tuple[int, Operation, Needs] | None = None
-        for form, needed in self.units[node.name]:
-            at = search(needed, time)
+        best: tuple[int, Operation, Cells] | None = None
+        for form, cells in self.units[node.name]:
+            at = search(cells, time)
             if at is not None and (best is None or sign * at < sign * best[0]):
-                best = at, form, needed
+                best = at, form, cells
         if best is None:
             return False
         self.reserved.take(best[2], best[0])

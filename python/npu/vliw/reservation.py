@@ -31,48 +31,52 @@ def needs(machine: Machine, form: Operation, by: Accessing) -> Needs:
     return tuple(sorted(found))
 
 
+Cells = tuple[int, ...]  # what is needed as bits, by the cycle of issue modulo an interval
+
+
 class Reservation:
-    """Cycles modulo ``interval``. Per resource, the taken ones as bits, twice in a row: so the
-    cycles from any one on are a shift away."""
+    """Cycles modulo ``interval``, of all resources as bits of one number."""
 
     def __init__(self, interval: int) -> None:
-        self._interval = interval
-        self._all = (1 << interval) - 1
-        self._twice = 1 | 1 << interval
-        self._taken: dict[str, int] = {}
+        self.interval = interval
+        self._first: dict[str, int] = {}  # resource -> its first bit
+        self._known: dict[Needs, Cells] = {}
+        self._taken = 0
 
     def copy(self) -> Reservation:
-        found = Reservation(self._interval)
-        found._taken = dict(self._taken)
+        found = Reservation(self.interval)
+        found._first, found._known, found._taken = self._first, self._known, self._taken
         return found
 
-    def take(self, needed: Needs, time: int) -> None:
+    def cells(self, needed: Needs) -> Cells:
+        """Also of copies."""
+        if needed not in self._known:
+            for name, _ in needed:
+                self._first.setdefault(name, len(self._first) * self.interval)
+            self._known[needed] = tuple(
+                sum({1 << self._first[n] + (time + offset) % self.interval for n, offset in needed})
+                for time in range(self.interval)
+            )
+        return self._known[needed]
+
+    def take(self, cells: Cells, time: int) -> None:
         """Takes what an operation needs that is issued at ``time``."""
-        for name, offset in needed:
-            bits = self._twice << (time + offset) % self._interval
-            self._taken[name] = self._taken.get(name, 0) | bits
+        self._taken |= cells[time % self.interval]
 
-    def release(self, needed: Needs, time: int) -> None:
-        """Gives back what it took."""
-        for name, offset in needed:
-            self._taken[name] &= ~(self._twice << (time + offset) % self._interval)
-
-    def earliest(self, needed: Needs, begin: int) -> int | None:
+    def earliest(self, cells: Cells, begin: int) -> int | None:
         """The first cycle from ``begin`` on in which an operation can be issued."""
-        free = self._free(needed, begin)
-        return begin + (free & -free).bit_length() - 1 if free else None
+        return self._free(cells, range(begin, begin + self.interval))
 
-    def latest(self, needed: Needs, last: int) -> int | None:
+    def latest(self, cells: Cells, last: int) -> int | None:
         """The last such cycle up to ``last``."""
-        free = self._free(needed, last + 1)
-        return last - self._interval + free.bit_length() if free else None
+        return self._free(cells, range(last, last - self.interval, -1))
 
-    def _free(self, needed: Needs, begin: int) -> int:
-        """Bits of the cycles of an interval from ``begin`` on in which it can be issued."""
-        busy = 0
-        for name, offset in needed:
-            busy |= self._taken.get(name, 0) >> (begin + offset) % self._interval
-        return ~busy & self._all
+    def _free(self, cells: Cells, times: range) -> int | None:
+        taken, interval = self._taken, self.interval
+        for time in times:
+            if not taken & cells[time % interval]:
+                return time
+        return None
 
 
 class Timeline:
@@ -86,6 +90,12 @@ class Timeline:
     def copy(self) -> Timeline:
         found = Timeline(self.first)
         found._taken = dict(self._taken)
+        return found
+
+    def since(self, cycle: int, name: int) -> Timeline:
+        """What is taken from a cycle on, which is called by another number."""
+        found = Timeline(name)
+        found._taken = {what: bits >> cycle - self.first for what, bits in self._taken.items()}
         return found
 
     def take(self, needed: Needs, time: int) -> None:

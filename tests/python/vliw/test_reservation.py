@@ -34,6 +34,8 @@ def test_the_first_and_the_last_free_cycle(
     begin += first
     window = range(begin, begin + length + 1)
     free = [time for time in window if not busy & cells(needed, time)]
+    later = timeline.since(begin, 100)  # from another cycle on, by another number
+    assert later.earliest(needed, 100, 100 + length) == (free[0] - begin + 100 if free else None)
     for found in (timeline, timeline.copy()):
         assert found.earliest(needed, begin, begin + length) == (free[0] if free else None)
         assert found.latest(needed, begin, begin + length) == (free[-1] if free else None)
@@ -47,21 +49,18 @@ def test_the_first_and_the_last_free_cycle(
     asked=st.lists(st.tuples(NEEDS, st.integers(-20, 40), st.booleans()), max_size=20),
 )
 def test_cycles_modulo_an_interval(interval: int, asked: list[tuple[Needs, int, bool]]) -> None:
-    """What is taken, and in part given back, is busy in every interval."""
+    """What is taken is busy in every interval, but not what a copy has taken."""
     reservation, busy = Reservation(interval), set[tuple[str, int]]()
 
     def wanted(needed: Needs, time: int) -> set[tuple[str, int]]:
         return {(name, cycle % interval) for name, cycle in cells(needed, time)}
 
     for needed, time, kept in asked:
+        needs = reservation.cells(needed)
         free = [t for t in range(time, time + interval) if not busy & wanted(needed, t)]
-        assert reservation.earliest(needed, time) == (free[0] if free else None)
-        assert reservation.latest(needed, time + interval - 1) == (free[-1] if free else None)
+        assert reservation.earliest(needs, time) == (free[0] if free else None)
+        assert reservation.latest(needs, time + interval - 1) == (free[-1] if free else None)
         if free:
-            reservation.copy().take(needed, free[0])  # which is of its own
-            assert reservation.earliest(needed, time) == free[0]
-            reservation.take(needed, free[0])
-            if kept:
-                busy |= wanted(needed, free[0])
-            else:
-                reservation.release(needed, free[0])
+            changed = reservation if kept else reservation.copy()
+            changed.take(needs, free[0])
+            busy |= wanted(needed, free[0]) if kept else set()

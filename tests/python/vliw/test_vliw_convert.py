@@ -14,7 +14,7 @@ from vliw_programs import memory, run
 
 import npu
 from npu.errors import ArgumentError, ScheduleError, ShapeError
-from npu.vliw import assembly, convert_bfp16, convert_bfp16_rows, cycles, vector_kernels
+from npu.vliw import assembly, convert_bfp16, convert_bfp16_rows, cycles, modulo, vector_kernels
 from npu.vliw.aie2p import AIE2P, TO_EVEN
 from npu.vliw.vector_kernels import LoopSchedule
 
@@ -100,6 +100,25 @@ def test_what_a_column_takes(k1: int, interval: int) -> None:
     (found,) = cycles.conversion(ROWS, k1)
     assert (found.tiles, found.interval) == (k1, interval) and found.outside < 20
     assert interval == 3 * k1 + k1 // np.gcd(k1, 8)
+
+
+@pytest.mark.parametrize("interval", [12, 13, 14])
+def test_runs_that_are_known_are_what_a_search_finds(
+    interval: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few streams are shifted the same way again and again."""
+    (region,) = convert_bfp16_rows.loop(AIE2P, 8, 4)
+    found = list(modulo.schedules(region, AIE2P, interval))
+    run = modulo._Search.run
+
+    def forgetful(self: modulo._Search, shift: dict[str, int], spread: int) -> object:
+        self.known.clear()
+        return run(self, shift, spread)
+
+    monkeypatch.setattr(modulo._Search, "run", forgetful)
+    assert found == list(modulo.schedules(region, AIE2P, interval))
+    assert bool(found) == (interval >= 13)
+    assert len({id(steady) for steady in found}) < max(1, len(found))
 
 
 def test_the_text_is_read_again() -> None:

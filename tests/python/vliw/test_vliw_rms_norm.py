@@ -145,6 +145,7 @@ def test_a_sum_that_does_not_begin_with_zero() -> None:
     refused(generate.generate("broken", broken, AIE2P, 2))
 
 
+@pytest.mark.usefixtures("no_known_states")
 def test_a_turn_that_does_not_wait_for_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two turns per cycle less than the chain takes."""
     from npu.vliw import loop, modulo

@@ -15,6 +15,7 @@ from npu.errors import DesignError, ShapeError
 from npu.vliw import generate, kernels, matmul_bf16, reference
 from npu.vliw.aie2 import AIE2
 from npu.vliw.kernels import Schedule
+from npu.vliw.machine import Machine
 
 # scalable-analyses/xdna, xdna1_kernel.rst: 49 + 3 * 64 + 47 bundles.
 PAPER = (8, 4, 8)
@@ -94,10 +95,27 @@ def test_intervals_that_are_tried() -> None:
     check(kernels.schedule("npu1", "matmul_bf16", 1, 10, 1, 2))
 
 
+@pytest.mark.usefixtures("no_known_states")
 def test_same_code_every_time() -> None:
+    """Whether the steady state is searched again or known."""
     regions = matmul_bf16.regions(4, 3, 8)
-    one, other = (generate.generate("k", regions, AIE2, 8) for _ in range(2))
-    assert one == other
+    one = generate.generate("k", regions, AIE2, 8)
+    assert generate.generate("k", regions, AIE2, 8) == one
+    generate._steady.cache_clear()
+    assert generate.generate("k", regions, AIE2, 8) == one
+
+
+def test_a_known_steady_state_is_of_its_own_kind_of_block() -> None:
+    """What it depends on tells regions apart: k, the machine, whether a block is alone."""
+
+    def state(m1: int, k1: int, machine: Machine = AIE2) -> object:
+        (region,) = matmul_bf16.regions(m1, k1, 4)
+        return generate._steady(generate._Repeated(region, machine))
+
+    assert state(4, 3) is state(8, 3)
+    other = dataclasses.replace(AIE2, name="other")
+    for found in (state(2, 3), state(4, 4), state(4, 3, other)):
+        assert found is not state(4, 3)
 
 
 @pytest.mark.parametrize("values", [(0, 1, 1), (1, -1, 1), (1, 1, True), (1.0, 1, 1)])

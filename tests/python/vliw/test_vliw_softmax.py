@@ -105,6 +105,7 @@ def test_a_maximum_that_does_not_begin_with_nothing() -> None:
     refused(generate.generate("broken", broken, AIE2P, 2))
 
 
+@pytest.mark.usefixtures("no_known_states")
 def test_a_maximum_that_a_turn_does_not_leave_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     from npu.vliw import loop, modulo
 
