@@ -29,16 +29,38 @@ using PipelinedI8Tile = NativeTile<int8_t, 8, 8, 8, 8>;
 
 constexpr int32_t kMinSteps = 2, kMaxSteps = 8;  // of k, a tile's s each
 
+// Calls multiply(steps): with a constant on cores, for which the loop over steps is unrolled; hosts
+// compile one loop for all.
+#ifdef AIE_HOST_VARIANT
+template <typename Multiply>
+inline void with_steps(int32_t steps, Multiply&& multiply) {
+  multiply(steps);
+}
+#else
+template <int32_t kSteps>
+struct ConstantSteps {
+  constexpr operator int32_t() const { return kSteps; }
+};
+template <int32_t kSteps = kMinSteps, typename Multiply>
+inline void with_steps(int32_t steps, Multiply&& multiply) {
+  if (steps == kSteps) {
+    multiply(ConstantSteps<kSteps>());
+  } else if constexpr (kSteps < kMaxSteps) {
+    with_steps<kSteps + 1>(steps, multiply);
+  }
+}
+#endif
+
 // One loop over all 2x2 blocks of C, rows of blocks one after the other.
-template <typename Tile, BLayout kLayout, int32_t kSteps, typename TOut>
+template <typename Tile, BLayout kLayout, typename Steps, typename TOut>
 inline void multiply_blocks(const typename Tile::element* __restrict a,
                             const typename Tile::element* __restrict b, TOut* __restrict c,
-                            int32_t m, int32_t n, int32_t shift) {
+                            int32_t m, Steps steps, int32_t n, int32_t shift) {
   constexpr int32_t kA = Tile::r * Tile::s, kB = Tile::s * Tile::t, kC = Tile::r * Tile::t;
   const int32_t columns = n / int32_t(Tile::t), across = columns / 2;
   const int32_t blocks = m / int32_t(2 * Tile::r) * across;
   // Elements from a B tile to the one on its right and to the one below it.
-  const int32_t right = kLayout == BLayout::kColumnMajor ? kSteps * kB : kB;
+  const int32_t right = kLayout == BLayout::kColumnMajor ? steps * kB : kB;
   const int32_t below = kLayout == BLayout::kColumnMajor ? kB : columns * kB;
   const auto* b0 = b;
   int32_t column = 0;
@@ -48,28 +70,17 @@ inline void multiply_blocks(const typename Tile::element* __restrict a,
     MmulBlock<Tile, kLayout, TOut> block;
     block.load(c, c1, shift);
     UNROLL_STEPS
-    for (int32_t step = 0; step < kSteps; ++step) {
+    for (int32_t step = 0; step < steps; ++step) {
       const auto* const a0 = a + step * kA;
       const auto* const b_step = b0 + step * below;
-      block.mac(a0, a0 + kSteps * kA, b_step, b_step + right);
+      block.mac(a0, a0 + steps * kA, b_step, b_step + right);
     }
     block.store(c, c1, shift);
     const bool last = ++column == across;  // selects, no branches: one loop body
     column = last ? 0 : column;
-    a += last ? 2 * kSteps * kA : 0;
+    a += last ? 2 * steps * kA : 0;
     b0 = last ? b : b0 + 2 * right;
     c += last ? 2 * kC + columns * kC : 2 * kC;
-  }
-}
-
-// The multiplication unrolled for k / s = kSteps or more.
-template <typename Tile, BLayout kLayout, int32_t kSteps = kMinSteps, typename TOut>
-inline void multiply_steps(const typename Tile::element* a, const typename Tile::element* b,
-                           TOut* c, int32_t m, int32_t k, int32_t n, int32_t shift) {
-  if (k == kSteps * int32_t(Tile::s)) {
-    multiply_blocks<Tile, kLayout, kSteps>(a, b, c, m, n, shift);
-  } else if constexpr (kSteps < kMaxSteps) {
-    multiply_steps<Tile, kLayout, kSteps + 1>(a, b, c, m, k, n, shift);
   }
 }
 
@@ -80,7 +91,9 @@ inline void pipelined(const int8_t* a, const int8_t* b, TOut* c, int32_t m, int3
 #ifdef AIE_HOST_MATMUL  // x86 `fast` builds
   AIE_HOST_MATMUL<PipelinedI8Tile, kLayout == BLayout::kColumnMajor>(a, b, c, m, k, n, shift);
 #else
-  multiply_steps<PipelinedI8Tile, kLayout>(a, b, c, m, k, n, shift);
+  using Tile = PipelinedI8Tile;
+  with_steps(k / int32_t(Tile::s),
+             [&](auto steps) { multiply_blocks<Tile, kLayout>(a, b, c, m, steps, n, shift); });
 #endif
 }
 
@@ -135,41 +148,31 @@ class BlocksOfC<bfp16ebs8> {
 };
 
 // As above for A [m/8][k/8] and B [n/8][k/8] in BFP16.
-template <int32_t kSteps, typename TOut>
+template <typename Steps, typename TOut>
 inline void multiply_bfp16(const bfp16ebs8* __restrict a, const bfp16ebs8* __restrict b, TOut* c,
-                           int32_t m, int32_t n, int32_t row) {
+                           int32_t m, Steps steps, int32_t n, int32_t row) {
   const int32_t columns = n / 8, across = columns / 2, blocks = m / 16 * across;
   BlocksOfC<TOut> c_blocks(c, columns, row);
   Blocks a0(a), a1(a), b0(b), b1(b);
-  a1.seek(kSteps);
-  b1.seek(kSteps);
+  a1.seek(steps);
+  b1.seek(steps);
   int32_t column = 0;
   AIE_PREPARE_FOR_PIPELINING
   for (int32_t i = 0; i < blocks; ++i) {
     typename BlocksOfC<TOut>::Block block;
     c_blocks.load(block);
     UNROLL_STEPS
-    for (int32_t step = 0; step < kSteps; ++step) {
+    for (int32_t step = 0; step < steps; ++step) {
       block.multiply(a0.pop(), a1.pop(), NPU_TRANSPOSED(b0.pop()), NPU_TRANSPOSED(b1.pop()));
     }
     c_blocks.store(block);
     const bool last = ++column == across;
     column = last ? 0 : column;
-    a0.seek(last ? kSteps : -kSteps);
-    a1.seek(last ? kSteps : -kSteps);
-    b0.seek(last ? kSteps - columns * kSteps : kSteps);
-    b1.seek(last ? kSteps - columns * kSteps : kSteps);
+    a0.seek(last ? steps : -steps);
+    a1.seek(last ? steps : -steps);
+    b0.seek(last ? steps - columns * steps : steps);
+    b1.seek(last ? steps - columns * steps : steps);
     c_blocks.next(last);
-  }
-}
-
-template <int32_t kSteps = kMinSteps, typename TOut>
-inline void multiply_bfp16_steps(const bfp16ebs8* a, const bfp16ebs8* b, TOut* c, int32_t m,
-                                 int32_t k, int32_t n, int32_t row) {
-  if (k == kSteps * 8) {
-    multiply_bfp16<kSteps>(a, b, c, m, n, row);
-  } else if constexpr (kSteps < kMaxSteps) {
-    multiply_bfp16_steps<kSteps + 1>(a, b, c, m, k, n, row);
   }
 }
 
@@ -180,7 +183,7 @@ inline void pipelined_bfp16(const bfp16ebs8* a, const bfp16ebs8* b, TOut* c, int
 #ifdef AIE_HOST_MATMUL_BFP16  // x86 `fast` builds; refuse what only the code below treats right
   if (AIE_HOST_MATMUL_BFP16(a, b, c, m, k, n, row)) return;
 #endif
-  multiply_bfp16_steps(a, b, c, m, k, n, row);
+  with_steps(k / 8, [&](auto steps) { multiply_bfp16(a, b, c, m, steps, n, row); });
 }
 
 #if NPU_DECLARATIONS

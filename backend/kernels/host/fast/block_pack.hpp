@@ -37,132 +37,137 @@ inline constexpr int32_t kBlockUnits = kBlockMantissas + (kBlockBytes ? 1 : 0);
 inline constexpr int32_t kBlockLanes = (kBlockUnits + 1) * kBlockPanel;
 inline constexpr int32_t kUnitBias = 139 << 23;
 
-#if defined(__AVX512BW__)
+// Rows of eight bf16, each in 128 bits of a vector, and units of four elements in such bits.
+using rows_of_eight = simd<uint16_t, kSimdBytes / 2>;
+using units_of_four = simd<uint32_t, kLanes>;
+inline constexpr unsigned kRowsOfEight = kSimdBytes / 16;
+
+// Elements I of every 128 bits of two vectors; the second one's count on from the first one's.
+template <int... I, typename V, int... J>
+AIE_HOST_INLINE V in_rows(V x, V y, std::integer_sequence<int, J...>) {
+  constexpr int kFrom[] = {I...}, kRow = sizeof...(I), kOther = sizeof...(J) - kRow;
+  return __builtin_shufflevector(
+      x, y, (J / kRow * kRow + kFrom[J % kRow] + (kFrom[J % kRow] < kRow ? 0 : kOther))...);
+}
+template <int... I>
+AIE_HOST_INLINE rows_of_eight in_rows(rows_of_eight x, rows_of_eight y) {
+  static_assert(sizeof...(I) == 8);
+  return in_rows<I...>(x, y, std::make_integer_sequence<int, kSimdBytes / 2>());
+}
+// The first and the last four elements of every row, shifted up by 16 bits.
+AIE_HOST_INLINE units_of_four first_four(rows_of_eight x) {
+  return (units_of_four)in_rows<0, 8, 1, 9, 2, 10, 3, 11>(rows_of_eight{}, x);
+}
+AIE_HOST_INLINE units_of_four last_four(rows_of_eight x) {
+  return (units_of_four)in_rows<4, 12, 5, 13, 6, 14, 7, 15>(rows_of_eight{}, x);
+}
+// What is kRows rows further, around.
+template <int kRows, int... J>
+AIE_HOST_INLINE rows_of_eight rows_around(rows_of_eight x, std::integer_sequence<int, J...>) {
+  return __builtin_shufflevector(x, x, ((J + 8 * kRows) % int(sizeof...(J)))...);
+}
+
+AIE_HOST_INLINE rows_of_eight larger(rows_of_eight x, rows_of_eight y) { return x > y ? x : y; }
+
+// Whether the largest magnitudes of all blocks, as bits of bf16, are in range.
+struct block_range {
+  rows_of_eight most{}, least = ~rows_of_eight{};  // least is one less, where 0 is the largest
+  bool refused = false;
+
+  AIE_HOST_INLINE void add(rows_of_eight top) {
+    const rows_of_eight below = top - 1;
+    most = larger(most, top);
+    least = least < below ? least : below;
+  }
+  AIE_HOST_INLINE bool good() const {
+    bool all = !refused;
+    for (unsigned i = 0; i < kSimdBytes / 2; ++i) {
+      all &= most[i] < (kHighest + 1) << 7 && least[i] >= (kLowest << 7) - 1;
+    }
+    return all;
+  }
+};
+
 // The exponents of blocks whose elements have these magnitudes at most, as fields of bf16; those of
 // zeros are such that nothing overflows.
-AIE_HOST_INLINE __m512i block_exponents(__m512i top) {
-  return _mm512_max_epu16(_mm512_and_si512(top, _mm512_set1_epi16(0x7F80)),
-                          _mm512_set1_epi16(kLowest << 7));
+AIE_HOST_INLINE rows_of_eight block_exponents(rows_of_eight top) {
+  return larger(top & 0x7F80, rows_of_eight{} + uint16_t{kLowest << 7});
 }
 
-AIE_HOST_INLINE bool tops_in_range(__m512i top) {
-  const __m512i distance = _mm512_sub_epi16(top, _mm512_set1_epi16(kLowest << 7));
-  const __m512i limit = _mm512_set1_epi16((kHighest + 1 - kLowest) << 7);
-  const __mmask32 there = _mm512_test_epi16_mask(top, top);
-  return _mm512_mask_cmpge_epu16_mask(there, distance, limit) == 0;
-}
-
-// Sixteen bf16 to mantissas, as round_to_block() (pack.hpp): the last bits of its sums.
-AIE_HOST_INLINE auto block_mantissas(__m256i x, __m256i exponents) {
-  const __m512i unit = _mm512_slli_epi32(_mm512_cvtepu16_epi32(exponents), 16);
-  const __m512i magic = _mm512_or_si512(_mm512_add_epi32(unit, _mm512_set1_epi32(17 << 23)),
-                                        _mm512_set1_epi32(0x400000));
-  const __m512 wide = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
-  const __m512 sum = _mm512_add_ps(wide, _mm512_castsi512_ps(magic));
-  const __m512i steps = _mm512_sub_epi32(_mm512_castps_si512(sum), magic);
-  const __m512i kept = _mm512_min_epi32(steps, _mm512_set1_epi32(127));
-  if constexpr (kBlockBytes) {
-    return _mm512_cvtepi32_epi8(kept);
-  } else {
-    return _mm512_cvtepi32_epi16(kept);
-  }
-}
-
-// A tile of 8 blocks of 8 consecutive elements: mantissas and E << 23. False if one is out of
-// range.
-AIE_HOST_INLINE bool tile_by_rows(const bfloat16* in, block_mantissa* mantissas,
-                                  int32_t* exponents) {
-  bool good = true;
-  unroll<2>([&](auto half) {
-    constexpr unsigned kFirst = half.value * 32;
-    const __m512i x = _mm512_loadu_si512(in + kFirst);
-    __m512i top = _mm512_and_si512(x, _mm512_set1_epi16(0x7FFF));
-    top = _mm512_max_epu16(top, _mm512_shuffle_epi32(top, _MM_PERM_BADC));
-    top = _mm512_max_epu16(top, _mm512_shuffle_epi32(top, _MM_PERM_CDAB));
-    top = _mm512_max_epu16(top, _mm512_rol_epi32(top, 16));
-    good &= tops_in_range(top);
-    const __m512i fields = block_exponents(top);
-    unroll<2>([&](auto part) {
-      const auto rounded = block_mantissas(_mm512_extracti64x4_epi64(x, part.value),
-                                           _mm512_extracti64x4_epi64(fields, part.value));
-      store(rounded, mantissas + kFirst + 16 * part.value);
-    });
-    const __m512i first = _mm512_maskz_compress_epi32(0x1111, _mm512_slli_epi32(fields, 16));
-    store(_mm512_castsi512_si128(first), exponents + half.value * 4);
-  });
-  return good;
-}
-
-// The same of a tile whose blocks are its columns.
-AIE_HOST_INLINE bool tile_by_columns(const bfloat16* in, block_mantissa* mantissas,
-                                     int32_t* exponents) {
-  const __m512i low = _mm512_loadu_si512(in), high = _mm512_loadu_si512(in + 32);
-  const __m512i magnitude = _mm512_set1_epi16(0x7FFF);
-  __m512i top =
-      _mm512_max_epu16(_mm512_and_si512(low, magnitude), _mm512_and_si512(high, magnitude));
-  top = _mm512_max_epu16(top, _mm512_shuffle_i64x2(top, top, _MM_PERM_BADC));
-  top = _mm512_max_epu16(top, _mm512_shuffle_i64x2(top, top, _MM_PERM_CDAB));
-  const __m256i fields = _mm512_castsi512_si256(block_exponents(top));
-  unroll<4>([&](auto rows) {  // two each
-    const __m512i x = rows.value < 2 ? low : high;
-    const auto rounded = block_mantissas(_mm512_extracti64x4_epi64(x, rows.value % 2), fields);
-    store(rounded, mantissas + 16 * rows.value);
-  });
-  const __m256i words = _mm256_cvtepu16_epi32(_mm256_castsi256_si128(fields));
-  store(_mm256_slli_epi32(words, 16), exponents);
-  return tops_in_range(top);
-}
+// To mantissas, as round_to_block() (pack.hpp), the last bits of its sums, which may be 128 yet.
+AIE_HOST_INLINE rows_of_eight block_steps(rows_of_eight x, units_of_four first,
+                                          units_of_four last) {
+  const auto steps = [](units_of_four wide, units_of_four units) {
+    const units_of_four magic = (units + (17u << 23)) | 0x400000;
+    return (units_of_four)((float_lanes)wide + (float_lanes)magic) - magic;
+  };
+  const units_of_four low = steps(first_four(x), first), high = steps(last_four(x), last);
+#if defined(__AVX512BW__)
+  return (rows_of_eight)_mm512_packs_epi32((__m512i)low, (__m512i)high);
+#elif defined(__AVX2__)
+  return (rows_of_eight)_mm256_packs_epi32((__m256i)low, (__m256i)high);
 #else
-// Eight bf16 to mantissas, as round_to_block() (pack.hpp): the last bits of its sums.
-AIE_HOST_INLINE simd<int16_t, 8> block_mantissas(half8 x, word8 exponents) {
-  const auto wide = (float8)(__builtin_convertvector(x, word8) << 16);
-  const word8 magic = (exponents + (17u << 23)) | 0x400000;
-  const auto steps = (simd<int32_t, 8>)((word8)(wide + (float8)magic) - magic);
-  const auto kept = steps < 127 ? steps : splat<int32_t, 8>(127);
-  return (simd<int16_t, 8>)_mm_packs_epi32((__m128i)part<4, 0>(kept), (__m128i)part<4, 4>(kept));
+  return (rows_of_eight)_mm_packs_epi32((__m128i)low, (__m128i)high);
+#endif
 }
 
-// A tile of 8 blocks of 8 consecutive elements: mantissas and E << 23. False if one is out of
-// range.
-AIE_HOST_INLINE bool tile_by_rows(const bfloat16* in, block_mantissa* mantissas,
-                                  int32_t* exponents) {
-  bool good = true;
-  unroll<8>([&](auto row) {
-    const half8 x = load<half8>(in + 8 * row.value);
-    const unsigned top = largest_magnitude(x), field = top & 0x7F80;
-    good &= block_in_range(top);
-    const uint32_t exponent = (field > kLowest << 7 ? field : kLowest << 7) << 16;
-    store(block_mantissas(x, splat<uint32_t, 8>(exponent)), mantissas + 8 * row.value);
-    store(exponent, exponents + row.value);
+// The mantissas of a tile; steps(i): of kRowsOfEight rows.
+template <typename Steps>
+AIE_HOST_INLINE void store_mantissas(const Steps& steps, block_mantissa* mantissas) {
+#if defined(AIE_HOST_BYTE_BLOCKS)
+  const auto upper = (__m512i)steps(index<0>{}), lower = (__m512i)steps(index<1>{});
+  const auto rows =
+      (simd<long long, 8>)_mm512_packs_epi16(upper, lower);  // 0 4 1 5 ..., at most 127
+  store(__builtin_shufflevector(rows, rows, 0, 2, 4, 6, 1, 3, 5, 7), mantissas);
+#else
+  unroll<8 / kRowsOfEight>([&](auto i) {
+    using mantissas_of = simd<int16_t, kSimdBytes / 2>;
+    const auto kept = (mantissas_of)steps(i), most = mantissas_of{} + int16_t{127};
+    store(kept < most ? kept : most, mantissas + i.value * (kSimdBytes / 2));
   });
-  return good;
+#endif
+}
+
+// A tile of 8 blocks of 8 consecutive elements: mantissas and E << 23.
+AIE_HOST_INLINE void tile_by_rows(const bfloat16* in, block_mantissa* mantissas, int32_t* exponents,
+                                  block_range& range) {
+  const auto steps = [&](auto i) {
+    const auto x = load<rows_of_eight>(in + i.value * (kSimdBytes / 2));
+    rows_of_eight top = x & 0x7FFF;
+    top = larger(top, in_rows<4, 5, 6, 7, 0, 1, 2, 3>(top, top));
+    top = larger(top, in_rows<2, 3, 0, 1, 6, 7, 4, 5>(top, top));
+    top = larger(top, in_rows<1, 0, 3, 2, 5, 4, 7, 6>(top, top));
+    range.add(top);
+    const auto units = (units_of_four)block_exponents(top) << 16;
+    unroll<kRowsOfEight>([&](auto row) {
+      exponents[i.value * kRowsOfEight + row.value] = static_cast<int32_t>(units[4 * row.value]);
+    });
+    return block_steps(x, units, units);
+  };
+  store_mantissas(steps, mantissas);
 }
 
 // The same of a tile whose blocks are its columns.
-AIE_HOST_INLINE bool tile_by_columns(const bfloat16* in, block_mantissa* mantissas,
-                                     int32_t* exponents) {
-  half8 top{};
-  unroll<8>([&](auto k) {
-    const half8 magnitude = load<half8>(in + 8 * k.value) & 0x7FFF;
-    top = magnitude > top ? magnitude : top;
-  });
-  half8 fields = top & 0x7F80;
-  fields = fields > uint16_t{kLowest << 7} ? fields : splat<uint16_t, 8>(kLowest << 7);
-  const word8 found = __builtin_convertvector(fields, word8) << 16;
-  unroll<8>([&](auto k) {
-    store(block_mantissas(load<half8>(in + 8 * k.value), found), mantissas + 8 * k.value);
-  });
-  store(found, exponents);
-  const half8 distance = top - uint16_t{kLowest << 7};
-  const auto bad = (top != 0) & (distance >= uint16_t{(kHighest + 1 - kLowest) << 7});
-  return _mm_movemask_epi8((__m128i)bad) == 0;
+AIE_HOST_INLINE void tile_by_columns(const bfloat16* in, block_mantissa* mantissas,
+                                     int32_t* exponents, block_range& range) {
+  constexpr auto kAll = std::make_integer_sequence<int, kSimdBytes / 2>();
+  const auto rows = [&](auto i) { return load<rows_of_eight>(in + i.value * (kSimdBytes / 2)); };
+  rows_of_eight top{};
+  unroll<8 / kRowsOfEight>([&](auto i) { top = larger(top, rows(i) & 0x7FFF); });
+  if constexpr (kRowsOfEight == 4) top = larger(top, rows_around<2>(top, kAll));
+  if constexpr (kRowsOfEight >= 2) top = larger(top, rows_around<1>(top, kAll));
+  range.add(top);
+  const rows_of_eight fields = block_exponents(top);
+  const units_of_four first = first_four(fields), last = last_four(fields);
+  store(part<4, 0>(first), exponents);
+  store(part<4, 0>(last), exponents + 4);
+  store_mantissas([&](auto i) { return block_steps(rows(i), first, last); }, mantissas);
 }
-#endif
 
 #if defined(AIE_HOST_BYTE_BLOCKS)
 // The same of a tile in bfp16. Whole vectors are stored, which the next one to load waits less for.
-AIE_HOST_INLINE bool tile_of_blocks(const bfp16ebs8* in, block_mantissa* mantissas,
-                                    int32_t* exponents) {
+AIE_HOST_INLINE void tile_of_blocks(const bfp16ebs8* in, block_mantissa* mantissas,
+                                    int32_t* exponents, block_range& range) {
   const auto* block = reinterpret_cast<const uint8_t*>(in);
   const auto bytes = [&](int i) { return load<long long>(block + 9 * i + 1); };
   const __m512i all = _mm512_set_epi64(bytes(7), bytes(6), bytes(5), bytes(4), bytes(3), bytes(2),
@@ -173,12 +178,12 @@ AIE_HOST_INLINE bool tile_of_blocks(const bfp16ebs8* in, block_mantissa* mantiss
   const __mmask8 large = _mm256_cmpgt_epi32_mask(found, _mm256_set1_epi32(kHighest));
   store(all, mantissas);
   store(_mm256_slli_epi32(_mm256_max_epi32(found, _mm256_set1_epi32(kLowest)), 23), exponents);
-  return ((small & _mm512_test_epi64_mask(all, all)) | large) == 0;
+  range.refused |= ((small & _mm512_test_epi64_mask(all, all)) | large) != 0;
 }
 #else
 // The same of a tile in bfp16.
-AIE_HOST_INLINE bool tile_of_blocks(const bfp16ebs8* in, block_mantissa* mantissas,
-                                    int32_t* exponents) {
+AIE_HOST_INLINE void tile_of_blocks(const bfp16ebs8* in, block_mantissa* mantissas,
+                                    int32_t* exponents, block_range& range) {
   const auto* block = reinterpret_cast<const uint8_t*>(in);
   const auto bytes = [&](unsigned row) { return load<int64_t>(block + 9 * row + 1); };
   unroll<8>([&](auto row) {
@@ -191,12 +196,11 @@ AIE_HOST_INLINE bool tile_of_blocks(const bfp16ebs8* in, block_mantissa* mantiss
   constexpr uint32_t kRange = kHighest - kLowest;
   const auto outside = (simd<int32_t, 8>)(found - kLowest > kRange);
   const auto any = part<4, 0>(outside) | part<4, 4>(outside);
-  if (_mm_testz_si128((__m128i)any, (__m128i)any) != 0) return true;
-  bool good = true;
+  if (_mm_testz_si128((__m128i)any, (__m128i)any) != 0) return;
   for (unsigned row = 0; row < 8; ++row) {
-    good &= block[9 * row] <= kHighest && (block[9 * row] >= kLowest || bytes(row) == 0);
+    const bool low = block[9 * row] < kLowest && bytes(row) != 0;
+    range.refused |= low || block[9 * row] > kHighest;
   }
-  return good;
 }
 #endif
 
@@ -205,19 +209,19 @@ template <auto kTile, typename T>
 [[gnu::noinline]] inline bool pack_block_a(const T* a, int64_t count, block_packed* out) {
   constexpr int64_t kStep = std::is_same_v<T, bfp16ebs8> ? 8 * 9 : 64 * sizeof(T);
   const auto* in = reinterpret_cast<const uint8_t*>(a);
-  bool good = true;
+  block_range range;
   for (int64_t i = 0; i < count; i += 64, in += kStep, out += kBlockTile) {
     const auto* const tile = reinterpret_cast<const T*>(in);
     auto* const exponents = reinterpret_cast<int32_t*>(out + 64);
 #if defined(AIE_HOST_BYTE_BLOCKS)
     alignas(64) int8_t mantissas[64];
-    good &= kTile(tile, mantissas, exponents);
+    kTile(tile, mantissas, exponents, range);
     store(_mm512_xor_si512(load<__m512i>(mantissas), _mm512_set1_epi8(-128)), out);
 #else
-    good &= kTile(tile, out, exponents);
+    kTile(tile, out, exponents, range);
 #endif
   }
-  return good;
+  return range.good();
 }
 
 // B of depth x columns tiles; columns that the last panel has beyond them are never read.
@@ -226,14 +230,14 @@ template <auto kTile, bool kColumnMajor, typename T>
                                            int32_t* out) {
   constexpr int32_t kStep = std::is_same_v<T, bfp16ebs8> ? 8 * 9 : 64 * sizeof(T);
   const auto* in = reinterpret_cast<const uint8_t*>(b);
-  bool good = true;
+  block_range range;
   for (int32_t column = 0; column < columns; ++column) {
     int32_t* to = out + column * 8 / kBlockPanel * depth * kBlockLanes + column * 8 % kBlockPanel;
     for (int32_t i = 0; i < depth; ++i, to += kBlockLanes) {
       alignas(64) block_mantissa mantissas[64];
       alignas(32) int32_t exponents[8];
       const int32_t at = kColumnMajor ? column * depth + i : i * columns + column;
-      good &= kTile(reinterpret_cast<const T*>(in + int64_t{at} * kStep), mantissas, exponents);
+      kTile(reinterpret_cast<const T*>(in + int64_t{at} * kStep), mantissas, exponents, range);
       if constexpr (kColumnMajor) {
         const auto* const tile = reinterpret_cast<const int32_t*>(mantissas);
         turn_columns<kBlockMantissas, 8>(tile, to, kBlockPanel);
@@ -250,7 +254,7 @@ template <auto kTile, bool kColumnMajor, typename T>
       store(load<simd<int32_t, 8>>(exponents) - kUnitBias, to + kBlockUnits * kBlockPanel);
     }
   }
-  return good;
+  return range.good();
 }
 
 // Packed operands of `count` elements of A, and of B of depth x columns tiles.

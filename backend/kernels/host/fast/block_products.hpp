@@ -10,10 +10,12 @@
 AIE_HOST_BEGIN
 namespace host {
 
-// Eight rows of so many vectors each of C stay in registers, of which AVX-512 has 32, others 16.
-inline constexpr unsigned kBlockVectors = kSimdBytes == 64 ? 2 : 1;
+// So many rows of so many vectors of C stay in registers: of AVX-512's 32, that go with the columns
+// of a panel; of 16, that go with a row of A, while those of the panel come from memory.
+inline constexpr unsigned kSumRows = kSimdBytes == 64 ? 8 : 1;
+inline constexpr unsigned kSumVectors = kSimdBytes == 64 ? 2 : kBlockPanel / kLanes;
 
-// Eight k of kLanes * kV columns of a panel, in registers.
+// Eight k of kLanes * kV columns of a panel.
 template <unsigned kV>
 struct block_columns {
   lanes mantissas[kV][kBlockMantissas], unit[kV];
@@ -93,31 +95,31 @@ AIE_HOST_INLINE void store_sums(float_lanes sums, T* c) {
   }
 }
 
-// c += A @ B for a row of tiles of A and kLanes * kV columns of a panel. The tiles of C lie one
-// after the other; those of the next row, if they are to be fetched, at `next`.
+// c += A @ B for kSumRows rows from `row` on of a row of tiles of A, and kLanes * kV columns of a
+// panel. The tiles of C lie one after the other; those of the next row, if they are to be fetched,
+// at `next`.
 template <unsigned kV, typename T>
-[[gnu::noinline]] inline void multiply_block_row(const block_packed* a, const int32_t* panel,
-                                                 int32_t depth, T* c, const T* next) {
-  constexpr int32_t kVector = kLanes * 8;  // elements of C
-  float_lanes sums[8][kV];
-  unroll<8>([&](auto i) {
-    unroll<kV>([&](auto v) {
-      sums[i.value][v.value] = load_sums(c + int32_t(i.value) * 8 + int32_t(v.value) * kVector);
-    });
-  });
+[[gnu::noinline]] inline void multiply_block_row(const block_packed* a, int32_t row,
+                                                 const int32_t* panel, int32_t depth, T* c,
+                                                 const T* next) {
+  if constexpr (kSumRows == 8) row = 0;
+  const auto of_c = [&](auto i, auto v) {
+    constexpr int32_t kColumn = v.value * kLanes;
+    return c + (row + int32_t(i.value)) * 8 + kColumn / 8 * 64 + kColumn % 8;
+  };
+  float_lanes sums[kSumRows][kV];
+  unroll<kSumRows>(
+      [&](auto i) { unroll<kV>([&](auto v) { sums[i.value][v.value] = load_sums(of_c(i, v)); }); });
   if (next != nullptr) {
-    constexpr uint32_t kWhole = kVector * kV < 64 ? 64 : kVector * kV;
+    constexpr uint32_t kWhole = 8 * kLanes * kV;
     for (uint32_t i = 0; i < kWhole; i += 64 / sizeof(T)) __builtin_prefetch(next + i, 1);
   }
   for (int32_t step = 0; step < depth; ++step, a += kBlockTile, panel += kBlockLanes) {
     const block_columns<kV> columns(panel);
-    unroll<8>([&](auto i) { columns.multiply(a, int32_t(i.value), sums[i.value]); });
+    unroll<kSumRows>([&](auto i) { columns.multiply(a, row + int32_t(i.value), sums[i.value]); });
   }
-  unroll<8>([&](auto i) {
-    unroll<kV>([&](auto v) {
-      store_sums(sums[i.value][v.value], c + int32_t(i.value) * 8 + int32_t(v.value) * kVector);
-    });
-  });
+  unroll<kSumRows>(
+      [&](auto i) { unroll<kV>([&](auto v) { store_sums(sums[i.value][v.value], of_c(i, v)); }); });
 }
 
 // C += A @ B with A and the panels of B packed; m x k elements of A, `columns` tiles of C, an even
@@ -125,22 +127,20 @@ template <unsigned kV, typename T>
 template <typename T>
 inline void multiply_packed_blocks(const block_packed* a, const int32_t* panel, T* c, int32_t m,
                                    int32_t k, int32_t columns) {
-  constexpr int32_t kWidth = kLanes * kBlockVectors;  // columns of a call
-  const int32_t depth = k / 8, rows = m / 8;
+  constexpr int32_t kWidth = kLanes * kSumVectors;  // columns of a call, or half as many
+  const int32_t depth = k / 8;
   for (int32_t first = 0; first < columns * 8; first += kBlockPanel, panel += depth * kBlockLanes) {
     const int32_t end = first + kBlockPanel < columns * 8 ? first + kBlockPanel : columns * 8;
-    for (int32_t row = 0; row < rows; ++row) {
-      T* const of_row = c + row * columns * 64;
-      const block_packed* const from = a + row * depth * kBlockTile;
+    for (int32_t row = 0; row < m; row += kSumRows) {
+      const block_packed* const from = a + row / 8 * depth * kBlockTile;
       for (int32_t column = first; column < end; column += kWidth) {
-        T* const tiles = of_row + column / 8 * 64 + column % 8;
-        const bool last = row + 1 == rows || column % 8 != 0;  // or not a tile's begin
-        const T* const next = last ? nullptr : tiles + columns * 64;
+        T* const tiles = c + (row / 8 * columns + column / 8) * 64;
+        const T* const next = row % 8 == 0 && row + 8 < m ? tiles + columns * 64 : nullptr;
         const int32_t* const lines = panel + column % kBlockPanel;
         if (end - column >= kWidth) {
-          multiply_block_row<kBlockVectors>(from, lines, depth, tiles, next);
+          multiply_block_row<kSumVectors>(from, row % 8, lines, depth, tiles, next);
         } else {
-          multiply_block_row<1>(from, lines, depth, tiles, next);
+          multiply_block_row<kSumVectors / 2>(from, row % 8, lines, depth, tiles, next);
         }
       }
     }

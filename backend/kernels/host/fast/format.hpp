@@ -51,7 +51,9 @@ struct i16_format {
 #if defined(__AVX512VNNI__)
     return (vector)_mm512_dpwssd_epi32((__m512i)sum, _mm512_set1_epi32(a), (__m512i)b);
 #else
-    return sum + products(splat<int32_t, kLanes>(a), b);
+    sum += products(splat<int32_t, kLanes>(a), b);
+    asm("" : "+v"(sum));  // else GCC adds products of several k first, more than it has registers
+    return sum;
 #endif
   }
   // Of the pairs of a lane, added.

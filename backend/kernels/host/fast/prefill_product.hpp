@@ -96,8 +96,9 @@ inline const pf_packed* activations_of(const bfloat16* a, int32_t m, int32_t sli
 // Sums of kPfRows x kPfVectors stay in registers for the columns of a panel, steps of k; of rows
 // that are few, kPfFewVectors.
 #if __AIE_ARCH__ >= 21
-inline constexpr int32_t kPfRows = 8;
-inline constexpr unsigned kPfVectors = kBlockVectors, kPfFewVectors = kBlockVectors;
+inline constexpr int32_t kPfRows = kSumRows;
+inline constexpr unsigned kPfVectors = kSumVectors;
+inline constexpr unsigned kPfFewVectors = kSimdBytes == 64 ? kSumVectors : kSumVectors / 2;
 #else
 inline constexpr int32_t kPfRows = kSimdBytes == 64 ? 8 : 4;
 inline constexpr unsigned kPfVectors = 2, kPfFewVectors = kPfBlock / kLanes;
@@ -213,8 +214,7 @@ AIE_HOST_INLINE bool nothing(const Panels& panels) {
 template <bool kHalves>
 [[gnu::noinline]] inline void multiply_panels(const pf_packed* a, const Panels& panels, float* sums,
                                               float* tail, int32_t m) {
-  static_assert(npu::prefill::kRows % kPfRows == 0);        // which follow each other
-  static_assert(!kPfBlockFloat || kPfRows == kPfTileRows);  // exponents are not where rows are
+  static_assert(npu::prefill::kRows % kPfRows == 0);  // which follow each other
   constexpr int32_t kSteps = kPfSlice / 8 / (kHalves ? 2 : 1);
   constexpr int32_t kNextA = kHalves ? kSteps * kPfTile : 0;
   constexpr int32_t kNextSums = kHalves ? 0 : kPfBlock;
@@ -250,7 +250,7 @@ template <bool kHalves>
       for (int32_t column = 0; column < kPfBlock; column += kPfVectors * kLanes) {
         const auto place = [&](auto j) {
           const TileRow next = row_of(first.tile + i * kNextA, int32_t(j.value));
-          return TileRow{next.tile + first.row * 8, next.row};
+          return TileRow{next.tile, (kPfRows < kPfTileRows ? first.row : 0) + next.row};
         };
         float* const from = first_sums + i * kNextSums + column;
         const auto to = [&](auto j) { return from + int32_t(j.value) * stride; };
