@@ -1,6 +1,6 @@
 """`npu bench gemm --host`: host time of npu.matmul beside numpy.matmul in float32 and, where torch
-is installed, torch.matmul in bfloat16; alternating in one run, on the same number of threads, with
-a pause before every call, or before several of a small size.
+is installed, torch.matmul in bfloat16; alternating in one run, on the same number of threads. Each
+pauses, then takes its first call and, apart from it, several more in a row.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 _SIZES = [(256, 256, 256), (512, 512, 512), (1024, 1024, 1024)]
 _DTYPES = ("bfloat16", "int8")
 # Worker threads of OpenBLAS poll for some 100 ms after a call, torch's for milliseconds, and they
-# take a CPU from what runs next: every call is timed after a pause in which they go to sleep.
+# take a CPU from what runs next: each library begins after a pause in which they go to sleep.
 _PAUSE_MS = 200
-# After it the CPU's caches are others'. Small products are timed as many in a row as are so many
-# multiplications.
-_LEAST_MULTIPLICATIONS, _MOST_CALLS = 1 << 24, 100
+# After it the CPU's caches are others' and threads sleep: what the first call pays for, those that
+# follow it do not. As many follow as come to so many multiplications.
+_LEAST_MULTIPLICATIONS, _MOST_CALLS = 1 << 30, 100
 # Bytes per element of A and B: bfloat16, float32, torch's, a float32 that is converted, the packed
 # copy of the device; and of C: a float32 or int32 result of each library.
 _INPUT_BYTES, _RESULT_BYTES = 2 + 4 + 2 + 4 + 2, 12
@@ -157,16 +157,15 @@ class _Measurement:
         import npu
 
         taken: dict[str, list[float]] = {name: [] for name in self.calls}
+        firsts: dict[str, list[float]] = {name: [] for name in self.calls}
         snapshots = [npu.stats()]
         for repeat in range(repeats + 1):
             for name, call in self.calls.items():
-                count = self.in_a_row if repeat else 1
                 time.sleep(_PAUSE_MS / 1e3)
-                begin = time.perf_counter()
-                for _ in range(count):
-                    call()
+                first = _seconds(call, 1)
                 if repeat:
-                    taken[name].append((time.perf_counter() - begin) / count)
+                    firsts[name].append(first)
+                    taken[name].append(_seconds(call, self.in_a_row))
             if repeat == 0:
                 snapshots.append(npu.stats())
         snapshots.append(npu.stats())
@@ -174,18 +173,29 @@ class _Measurement:
         row: dict[str, Any] = {"size": list(self.size), "calls_in_a_row": self.in_a_row}
         for name, values in taken.items():
             row[f"{name}_ms"] = common.spread([1e3 * value for value in values])
+            row[f"{name}_first_ms"] = common.spread([1e3 * value for value in firsts[name]])
         row["gflops"] = common.spread([2e-9 * m * k * n / value for value in taken["npu"]])
         row["design"] = str(npu.last_gemm(self.device))
         row["ratio"] = _ratio(taken, "numpy_float32")
+        row["ratio_of_first"] = _ratio(firsts, "numpy_float32")
         row["ratio_of_best"] = min(taken["numpy_float32"]) / min(taken["npu"])
         if "torch_bfloat16" in taken:
             row["ratio_torch"] = _ratio(taken, "torch_bfloat16")
+            row["ratio_torch_of_first"] = _ratio(firsts, "torch_bfloat16")
         first, repeated = snapshots[1] - snapshots[0], snapshots[2] - snapshots[1]
         row["stats_first"] = dataclasses.asdict(first)
         row["stats_repeats"] = dataclasses.asdict(repeated)
         row["stream_build_us"] = _each(first.stream_build_ns, first.streams_built)
         row["submission_us"] = _each(repeated.submit_overhead_ns, repeated.submissions)
         return row
+
+
+def _seconds(call: Callable[[], Any], count: int) -> float:
+    """The mean of so many calls in a row."""
+    begin = time.perf_counter()
+    for _ in range(count):
+        call()
+    return (time.perf_counter() - begin) / count
 
 
 def _ratio(taken: dict[str, list[float]], other: str) -> dict[str, Any]:
@@ -219,15 +229,15 @@ def _print_table(
     print(common.device_line(device))
     print(
         f"{dtype} operands; {common.time_label(device)}; median [min, max] of {repeats} "
-        f"alternating runs after one warm-up, {_PAUSE_MS} ms of pause before each"
+        f"alternating runs after one warm-up, each after {_PAUSE_MS} ms of pause and a first call"
     )
     said = (f"{name} {count or 'as its BLAS chooses'}" for name, count in threads.items())
     print("threads: " + ", ".join(said))
     names = [name for name in ("npu", "numpy_float32", "torch_bfloat16") if f"{name}_ms" in rows[0]]
     heads = "  ".join(f"{name.replace('_', ' ') + ' ms':>24}" for name in names)
     print(
-        f"{'M x K x N':>16}  {heads}  {'ratio':>6}  of best"
-        + ("  of torch" if len(names) > 2 else "")
+        f"{'M x K x N':>16}  {heads}  {'ratio':>6}  of best  of first"
+        + ("  of torch  its first" if len(names) > 2 else "")
     )
     for row in rows:
         cells = [
@@ -237,12 +247,16 @@ def _print_table(
         size = "x".join(str(value) for value in row["size"])
         line = f"{size:>16}  " + "  ".join(f"{cell:>24}" for cell in cells)
         line += f"  {row['ratio']['median']:>6.2f}  {row['ratio_of_best']:>7.2f}"
+        line += f"  {row['ratio_of_first']['median']:>8.2f}"
         if "ratio_torch" in row:
             line += f"  {row['ratio_torch']['median']:>8.2f}"
+            line += f"  {row['ratio_torch_of_first']['median']:>9.2f}"
         print(line)
     print(
-        "ratio: their time / npu time, median of the pairs; of best: numpy's shortest / npu's; "
-        "above 1 the emulated NPU is faster"
+        "ratio: numpy's time / npu's, median of the pairs; of best: of the shortest; of first: of "
+        "calls after\nthe pause; "
+        + ("of torch, its first: torch's; " if len(names) > 2 else "")
+        + "above 1 the emulated NPU is faster"
     )
     for row in rows:
         several = f" ({row['calls_in_a_row']} in a row)" if row["calls_in_a_row"] > 1 else ""

@@ -476,8 +476,8 @@ def test_host_prints_ratios_and_says_emulated(capsys, monkeypatch) -> None:
     code, out, _ = run(capsys, *words)
     assert code == 0 and "torch" not in out and "threads: npu" in out
     assert "emulated" in out and "host time" in out and "64x64x64" in out and "20x30x40" in out
-    assert "npu.stats() of 20x30x40, first call: " in out and "stream_hits 200" in out
-    assert "20x30x40 (100 in a row) ran as " in out and "64x64x64 (64 in a row) ran as " in out
+    assert "npu.stats() of 20x30x40, first call: " in out and "stream_hits 202" in out
+    assert "20x30x40 (100 in a row) ran as " in out and "64x64x64 (100 in a row) ran as " in out
     assert "200 ms of pause" in out and "unseen size" in out
     code, out, _ = run(capsys, *words, "--json", "--dtype", "int8", "--device", "emu:npu1")
     document = json.loads(out)
@@ -487,7 +487,9 @@ def test_host_prints_ratios_and_says_emulated(capsys, monkeypatch) -> None:
     assert row["size"] == [20, 30, 40] and len(row["ratio"]["values"]) == 2
     first = row["numpy_float32_ms"]["values"][0] / row["npu_ms"]["values"][0]
     assert row["ratio"]["values"][0] == pytest.approx(first)
-    assert row["calls_in_a_row"] == 100 and row["stats_repeats"]["submissions"] == 200
+    first = row["numpy_float32_first_ms"]["values"][0] / row["npu_first_ms"]["values"][0]
+    assert row["ratio_of_first"]["values"][0] == pytest.approx(first)
+    assert row["calls_in_a_row"] == 100 and row["stats_repeats"]["submissions"] == 202
     assert row["submission_us"] > 0 and document["pause_ms"] == 200
     assert row["stats_repeats"]["stream_build_ns"] == 0  # all of them found their stream
     shortest = min(row["numpy_float32_ms"]["values"]) / min(row["npu_ms"]["values"])
@@ -524,6 +526,8 @@ def test_host_beside_torch(capsys) -> None:
     (row,) = document["results"]
     first = row["torch_bfloat16_ms"]["values"][0] / row["npu_ms"]["values"][0]
     assert row["ratio_torch"]["values"][0] == pytest.approx(first)
+    first = row["torch_bfloat16_first_ms"]["values"][0] / row["npu_first_ms"]["values"][0]
+    assert row["ratio_torch_of_first"]["values"][0] == pytest.approx(first)
 
 
 def test_column_gain_is_the_mean_of_ratios() -> None:
