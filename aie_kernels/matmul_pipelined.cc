@@ -15,7 +15,7 @@
 #include "kernel.h"
 #include "mmul_block.h"
 
-#if defined(__clang__)  // other compilers are hosts', which need no hint
+#if defined(__clang__) && !defined(AIE_HOST_VARIANT)
 #define UNROLL_STEPS _Pragma("unroll")
 #else
 #define UNROLL_STEPS

@@ -162,9 +162,9 @@ class _Measurement:
         for repeat in range(repeats + 1):
             for name, call in self.calls.items():
                 time.sleep(_PAUSE_MS / 1e3)
-                first = _seconds(call, 1)
+                after_pause = _seconds(call, 1)
                 if repeat:
-                    firsts[name].append(first)
+                    firsts[name].append(after_pause)
                     taken[name].append(_seconds(call, self.in_a_row))
             if repeat == 0:
                 snapshots.append(npu.stats())

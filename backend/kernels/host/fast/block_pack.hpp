@@ -37,10 +37,10 @@ inline constexpr int32_t kBlockUnits = kBlockMantissas + (kBlockBytes ? 1 : 0);
 inline constexpr int32_t kBlockLanes = (kBlockUnits + 1) * kBlockPanel;
 inline constexpr int32_t kUnitBias = 139 << 23;
 
-// Rows of eight bf16, each in 128 bits of a vector, and units of four elements in such bits.
+// Rows of eight bf16, each in 128 bits of a vector; and fp32 of four of each row's, as bits.
 using rows_of_eight = simd<uint16_t, kSimdBytes / 2>;
-using units_of_four = simd<uint32_t, kLanes>;
-inline constexpr unsigned kRowsOfEight = kSimdBytes / 16;
+using fours = simd<uint32_t, kLanes>;
+inline constexpr unsigned kRowsPerVector = kSimdBytes / 16;
 
 // Elements I of every 128 bits of two vectors; the second one's count on from the first one's.
 template <int... I, typename V, int... J>
@@ -54,24 +54,22 @@ AIE_HOST_INLINE rows_of_eight in_rows(rows_of_eight x, rows_of_eight y) {
   static_assert(sizeof...(I) == 8);
   return in_rows<I...>(x, y, std::make_integer_sequence<int, kSimdBytes / 2>());
 }
-// The first and the last four elements of every row, shifted up by 16 bits.
-AIE_HOST_INLINE units_of_four first_four(rows_of_eight x) {
-  return (units_of_four)in_rows<0, 8, 1, 9, 2, 10, 3, 11>(rows_of_eight{}, x);
+// The first and the last four elements of every row as fp32.
+AIE_HOST_INLINE fours widen_first(rows_of_eight x) {
+  return (fours)in_rows<0, 8, 1, 9, 2, 10, 3, 11>(rows_of_eight{}, x);
 }
-AIE_HOST_INLINE units_of_four last_four(rows_of_eight x) {
-  return (units_of_four)in_rows<4, 12, 5, 13, 6, 14, 7, 15>(rows_of_eight{}, x);
+AIE_HOST_INLINE fours widen_last(rows_of_eight x) {
+  return (fours)in_rows<4, 12, 5, 13, 6, 14, 7, 15>(rows_of_eight{}, x);
 }
-// What is kRows rows further, around.
+// The rows rotated by kRows.
 template <int kRows, int... J>
-AIE_HOST_INLINE rows_of_eight rows_around(rows_of_eight x, std::integer_sequence<int, J...>) {
+AIE_HOST_INLINE rows_of_eight rotated_rows(rows_of_eight x, std::integer_sequence<int, J...>) {
   return __builtin_shufflevector(x, x, ((J + 8 * kRows) % int(sizeof...(J)))...);
 }
 
-AIE_HOST_INLINE rows_of_eight larger(rows_of_eight x, rows_of_eight y) { return x > y ? x : y; }
-
 // Whether the largest magnitudes of all blocks, as bits of bf16, are in range.
 struct block_range {
-  rows_of_eight most{}, least = ~rows_of_eight{};  // least is one less, where 0 is the largest
+  rows_of_eight most{}, least = ~rows_of_eight{};  // least: minus one, so that zeros never count
   bool refused = false;
 
   AIE_HOST_INLINE void add(rows_of_eight top) {
@@ -94,14 +92,17 @@ AIE_HOST_INLINE rows_of_eight block_exponents(rows_of_eight top) {
   return larger(top & 0x7F80, rows_of_eight{} + uint16_t{kLowest << 7});
 }
 
-// To mantissas, as round_to_block() (pack.hpp), the last bits of its sums, which may be 128 yet.
-AIE_HOST_INLINE rows_of_eight block_steps(rows_of_eight x, units_of_four first,
-                                          units_of_four last) {
-  const auto steps = [](units_of_four wide, units_of_four units) {
-    const units_of_four magic = (units + (17u << 23)) | 0x400000;
-    return (units_of_four)((float_lanes)wide + (float_lanes)magic) - magic;
-  };
-  const units_of_four low = steps(first_four(x), first), high = steps(last_four(x), last);
+// fp32 to mantissas, as round_to_block() (pack.hpp), the last bits of its sums; still up to 128.
+// The exponents of their blocks as fields of fp32.
+template <typename V>
+AIE_HOST_INLINE V block_steps(V values, V exponents) {
+  const V magic = (exponents + (17 << 23)) | 0x400000;
+  return (V)((float_lanes)values + (float_lanes)magic) - magic;
+}
+// The same of rows, whose elements' exponents are widened as these are.
+AIE_HOST_INLINE rows_of_eight block_steps(rows_of_eight x, fours of_first, fours of_last) {
+  const fours low = block_steps(widen_first(x), of_first);
+  const fours high = block_steps(widen_last(x), of_last);
 #if defined(__AVX512BW__)
   return (rows_of_eight)_mm512_packs_epi32((__m512i)low, (__m512i)high);
 #elif defined(__AVX2__)
@@ -111,7 +112,7 @@ AIE_HOST_INLINE rows_of_eight block_steps(rows_of_eight x, units_of_four first,
 #endif
 }
 
-// The mantissas of a tile; steps(i): of kRowsOfEight rows.
+// The mantissas of a tile; steps(i): of kRowsPerVector rows.
 template <typename Steps>
 AIE_HOST_INLINE void store_mantissas(const Steps& steps, block_mantissa* mantissas) {
 #if defined(AIE_HOST_BYTE_BLOCKS)
@@ -120,7 +121,7 @@ AIE_HOST_INLINE void store_mantissas(const Steps& steps, block_mantissa* mantiss
       (simd<long long, 8>)_mm512_packs_epi16(upper, lower);  // 0 4 1 5 ..., at most 127
   store(__builtin_shufflevector(rows, rows, 0, 2, 4, 6, 1, 3, 5, 7), mantissas);
 #else
-  unroll<8 / kRowsOfEight>([&](auto i) {
+  unroll<8 / kRowsPerVector>([&](auto i) {
     using mantissas_of = simd<int16_t, kSimdBytes / 2>;
     const auto kept = (mantissas_of)steps(i), most = mantissas_of{} + int16_t{127};
     store(kept < most ? kept : most, mantissas + i.value * (kSimdBytes / 2));
@@ -134,15 +135,15 @@ AIE_HOST_INLINE void tile_by_rows(const bfloat16* in, block_mantissa* mantissas,
   const auto steps = [&](auto i) {
     const auto x = load<rows_of_eight>(in + i.value * (kSimdBytes / 2));
     rows_of_eight top = x & 0x7FFF;
-    top = larger(top, in_rows<4, 5, 6, 7, 0, 1, 2, 3>(top, top));
-    top = larger(top, in_rows<2, 3, 0, 1, 6, 7, 4, 5>(top, top));
-    top = larger(top, in_rows<1, 0, 3, 2, 5, 4, 7, 6>(top, top));
+    top = larger(top, swapped<4>(top));
+    top = larger(top, swapped<2>(top));
+    top = larger(top, swapped<1>(top));
     range.add(top);
-    const auto units = (units_of_four)block_exponents(top) << 16;
-    unroll<kRowsOfEight>([&](auto row) {
-      exponents[i.value * kRowsOfEight + row.value] = static_cast<int32_t>(units[4 * row.value]);
+    const auto fields = (fours)block_exponents(top) << 16;
+    unroll<kRowsPerVector>([&](auto row) {
+      exponents[i.value * kRowsPerVector + row.value] = static_cast<int32_t>(fields[4 * row.value]);
     });
-    return block_steps(x, units, units);
+    return block_steps(x, fields, fields);
   };
   store_mantissas(steps, mantissas);
 }
@@ -153,12 +154,12 @@ AIE_HOST_INLINE void tile_by_columns(const bfloat16* in, block_mantissa* mantiss
   constexpr auto kAll = std::make_integer_sequence<int, kSimdBytes / 2>();
   const auto rows = [&](auto i) { return load<rows_of_eight>(in + i.value * (kSimdBytes / 2)); };
   rows_of_eight top{};
-  unroll<8 / kRowsOfEight>([&](auto i) { top = larger(top, rows(i) & 0x7FFF); });
-  if constexpr (kRowsOfEight == 4) top = larger(top, rows_around<2>(top, kAll));
-  if constexpr (kRowsOfEight >= 2) top = larger(top, rows_around<1>(top, kAll));
+  unroll<8 / kRowsPerVector>([&](auto i) { top = larger(top, rows(i) & 0x7FFF); });
+  if constexpr (kRowsPerVector == 4) top = larger(top, rotated_rows<2>(top, kAll));
+  if constexpr (kRowsPerVector >= 2) top = larger(top, rotated_rows<1>(top, kAll));
   range.add(top);
   const rows_of_eight fields = block_exponents(top);
-  const units_of_four first = first_four(fields), last = last_four(fields);
+  const fours first = widen_first(fields), last = widen_last(fields);
   store(part<4, 0>(first), exponents);
   store(part<4, 0>(last), exponents + 4);
   store_mantissas([&](auto i) { return block_steps(rows(i), first, last); }, mantissas);

@@ -10,10 +10,10 @@
 AIE_HOST_BEGIN
 namespace host {
 
-// So many rows of so many vectors of C stay in registers: of AVX-512's 32, that go with the columns
-// of a panel; of 16, that go with a row of A, while those of the panel come from memory.
+// Rows and vectors of C whose sums stay in registers: with AVX-512's 32, beside columns of a panel;
+// with 16, beside a row of A, and the panel is read from memory.
 inline constexpr unsigned kSumRows = kSimdBytes == 64 ? 8 : 1;
-inline constexpr unsigned kSumVectors = kSimdBytes == 64 ? 2 : kBlockPanel / kLanes;
+inline constexpr unsigned kSumVectors = kBlockPanel / kLanes;
 
 // Eight k of kLanes * kV columns of a panel.
 template <unsigned kV>
@@ -102,7 +102,7 @@ template <unsigned kV, typename T>
 [[gnu::noinline]] inline void multiply_block_row(const block_packed* a, int32_t row,
                                                  const int32_t* panel, int32_t depth, T* c,
                                                  const T* next) {
-  if constexpr (kSumRows == 8) row = 0;
+  if constexpr (kSumRows == 8) row = 0;  // as it is: now the compiler knows
   const auto of_c = [&](auto i, auto v) {
     constexpr int32_t kColumn = v.value * kLanes;
     return c + (row + int32_t(i.value)) * 8 + kColumn / 8 * 64 + kColumn % 8;
@@ -127,21 +127,16 @@ template <unsigned kV, typename T>
 template <typename T>
 inline void multiply_packed_blocks(const block_packed* a, const int32_t* panel, T* c, int32_t m,
                                    int32_t k, int32_t columns) {
-  constexpr int32_t kWidth = kLanes * kSumVectors;  // columns of a call, or half as many
   const int32_t depth = k / 8;
-  for (int32_t first = 0; first < columns * 8; first += kBlockPanel, panel += depth * kBlockLanes) {
-    const int32_t end = first + kBlockPanel < columns * 8 ? first + kBlockPanel : columns * 8;
+  for (int32_t first = 0; first < columns; first += kBlockPanel / 8, panel += depth * kBlockLanes) {
     for (int32_t row = 0; row < m; row += kSumRows) {
       const block_packed* const from = a + row / 8 * depth * kBlockTile;
-      for (int32_t column = first; column < end; column += kWidth) {
-        T* const tiles = c + (row / 8 * columns + column / 8) * 64;
-        const T* const next = row % 8 == 0 && row + 8 < m ? tiles + columns * 64 : nullptr;
-        const int32_t* const lines = panel + column % kBlockPanel;
-        if (end - column >= kWidth) {
-          multiply_block_row<kSumVectors>(from, row % 8, lines, depth, tiles, next);
-        } else {
-          multiply_block_row<kSumVectors / 2>(from, row % 8, lines, depth, tiles, next);
-        }
+      T* const tiles = c + (row / 8 * columns + first) * 64;
+      const T* const next = row % 8 == 0 && row + 8 < m ? tiles + columns * 64 : nullptr;
+      if (columns - first >= kBlockPanel / 8) {
+        multiply_block_row<kSumVectors>(from, row % 8, panel, depth, tiles, next);
+      } else {  // half a panel
+        multiply_block_row<kSumVectors / 2>(from, row % 8, panel, depth, tiles, next);
       }
     }
   }

@@ -52,7 +52,7 @@ struct i16_format {
     return (vector)_mm512_dpwssd_epi32((__m512i)sum, _mm512_set1_epi32(a), (__m512i)b);
 #else
     sum += products(splat<int32_t, kLanes>(a), b);
-    asm("" : "+v"(sum));  // else GCC adds products of several k first, more than it has registers
+    asm("" : "+v"(sum));  // GCC would add products of several k first, and spill them
     return sum;
 #endif
   }

@@ -43,20 +43,6 @@ AIE_HOST_INLINE bits_of<V> paired(V even, V odd) {
   const auto low = (bits_of<V>)((simd<uint32_t, sizeof(V) / 4>)even >> 16);
   return low | ((bits_of<V>)odd & kUpper);
 }
-template <typename I>
-AIE_HOST_INLINE I larger(I a, I b) {
-  return a > b ? a : b;
-}
-
-// Every lane with the one whose number differs by kBit.
-template <int kBit, typename V, int... I>
-AIE_HOST_INLINE V swapped(V v, std::integer_sequence<int, I...>) {
-  return __builtin_shufflevector(v, v, (I ^ kBit)...);
-}
-template <int kBit, typename V>
-AIE_HOST_INLINE V swapped(V v) {
-  return swapped<kBit>(v, std::make_integer_sequence<int, int(sizeof(V) / 4)>());
-}
 // Of 2 N lanes, those with even (kFirst 0) or odd numbers.
 template <int kFirst, typename V, int... I>
 AIE_HOST_INLINE auto every_other(V v, std::integer_sequence<int, I...>) {

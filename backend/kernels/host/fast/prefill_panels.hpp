@@ -148,12 +148,10 @@ AIE_HOST_INLINE void store_block(const lanes (&mantissas)[8], lanes exponents, i
 }
 // The same of eight columns as bf16, whose largest magnitudes are `top`.
 AIE_HOST_INLINE void store_eight(const lanes (&columns)[8], lanes top, int32_t* panel) {
-  lanes exponents = top & 0x7F800000;
-  exponents = exponents > int32_t{kLowest << 23} ? exponents : lanes{} + int32_t{kLowest << 23};
-  const lanes magic = (exponents + (17 << 23)) | 0x400000;
+  const lanes exponents = larger(top & 0x7F800000, lanes{} + int32_t{kLowest << 23});
   lanes mantissas[8];
   unroll<8>([&](auto i) {
-    const lanes steps = (lanes)((float_lanes)columns[i.value] + (float_lanes)magic) - magic;
+    const lanes steps = block_steps(columns[i.value], exponents);
     mantissas[i.value] = steps < 127 ? steps : lanes{} + 127;
   });
   store_block(mantissas, exponents, panel);

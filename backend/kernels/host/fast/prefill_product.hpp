@@ -98,7 +98,7 @@ inline const pf_packed* activations_of(const bfloat16* a, int32_t m, int32_t sli
 #if __AIE_ARCH__ >= 21
 inline constexpr int32_t kPfRows = kSumRows;
 inline constexpr unsigned kPfVectors = kSumVectors;
-inline constexpr unsigned kPfFewVectors = kSimdBytes == 64 ? kSumVectors : kSumVectors / 2;
+inline constexpr unsigned kPfFewVectors = kSumRows == 1 ? kSumVectors / 2 : kSumVectors;
 #else
 inline constexpr int32_t kPfRows = kSimdBytes == 64 ? 8 : 4;
 inline constexpr unsigned kPfVectors = 2, kPfFewVectors = kPfBlock / kLanes;
@@ -215,6 +215,7 @@ template <bool kHalves>
 [[gnu::noinline]] inline void multiply_panels(const pf_packed* a, const Panels& panels, float* sums,
                                               float* tail, int32_t m) {
   static_assert(npu::prefill::kRows % kPfRows == 0);  // which follow each other
+  static_assert(kPfRows % kPfTileRows == 0 || kPfTileRows % kPfRows == 0);
   constexpr int32_t kSteps = kPfSlice / 8 / (kHalves ? 2 : 1);
   constexpr int32_t kNextA = kHalves ? kSteps * kPfTile : 0;
   constexpr int32_t kNextSums = kHalves ? 0 : kPfBlock;

@@ -78,6 +78,21 @@ AIE_HOST_INLINE auto part(V v) {
   return pick<static_cast<int>(First)>(v, std::make_integer_sequence<int, N>());
 }
 
+template <typename V>
+AIE_HOST_INLINE V larger(V a, V b) {
+  return a > b ? a : b;
+}
+
+// Every element with the one whose number differs by kBit.
+template <int kBit, typename V, int... I>
+AIE_HOST_INLINE V swapped(V v, std::integer_sequence<int, I...>) {
+  return __builtin_shufflevector(v, v, (I ^ kBit)...);
+}
+template <int kBit, typename V>
+AIE_HOST_INLINE V swapped(V v) {
+  return swapped<kBit>(v, std::make_integer_sequence<int, int(sizeof(V) / sizeof(V{}[0]))>());
+}
+
 // N bytes, int8_t or uint8_t, as int32: GCC 12 makes an instruction per byte of
 // __builtin_convertvector.
 template <unsigned N, typename T>
