@@ -152,14 +152,7 @@ def compact(
     ties = problem.ties(movable, backward)
     reserved = taken.copy()
     search = reserved.latest if backward else reserved.earliest
-    earliest = dict.fromkeys(movable, taken.first)
-    latest = dict.fromkeys(movable, _NEVER if last is None else last)
-    for index, other, distance in ties.before:
-        if other in fixed and fixed[other] + distance > earliest[index]:
-            earliest[index] = fixed[other] + distance
-    for index, other, distance in ties.after:
-        if other in fixed and fixed[other] - distance < latest[index]:
-            latest[index] = fixed[other] - distance
+    earliest, latest = _bounds(ties, fixed, movable, taken.first, last)
     placed: Placement = {}
     waiting = ties.waiting.copy()
     ready = [(sign * order.keys[i], i) for i, count in waiting.items() if count == 0]
@@ -193,6 +186,57 @@ def compact(
     return placed
 
 
+def _bounds(
+    ties: Ties, fixed: Mapping[int, int], movable: frozenset[int], first: int, last: int | None
+) -> tuple[dict[int, int], dict[int, int]]:
+    """The first and the last cycle of each as far as what is fixed binds it."""
+    earliest = dict.fromkeys(movable, first)
+    latest = dict.fromkeys(movable, _NEVER if last is None else last)
+    for index, other, distance in ties.before:
+        if other in fixed and fixed[other] + distance > earliest[index]:
+            earliest[index] = fixed[other] + distance
+    for index, other, distance in ties.after:
+        if other in fixed and fixed[other] - distance < latest[index]:
+            latest[index] = fixed[other] - distance
+    return earliest, latest
+
+
+def has_room(
+    problem: Problem,
+    movable: frozenset[int],
+    fixed: Mapping[int, int],
+    taken: Timeline,
+    last: int | None,
+) -> bool:
+    """Whether each of ``movable`` alone finds a free cycle up to ``last`` between the soonest that
+    others allow and the latest. Where one does not, `compact` finds nothing in any order."""
+    ties = problem.ties(movable, False)
+    earliest, latest = _bounds(ties, fixed, movable, taken.first, last)
+    waiting = ties.waiting.copy()
+    ready = [index for index, count in waiting.items() if count == 0]
+    for index in ready:  # which grows
+        units = problem.units[index]
+        soonest = [taken.earliest(needed, earliest[index], latest[index]) for _, needed in units]
+        earliest[index] = min((time for time in soonest if time is not None), default=_NEVER)
+        if earliest[index] == _NEVER:
+            return False
+        for other, distance in ties.next[index]:
+            earliest[other] = max(earliest[other], earliest[index] + distance)
+            waiting[other] -= 1
+            if waiting[other] == 0:
+                ready.append(other)
+    for index in reversed(ready):
+        end = min([latest[index], *(latest[other] - d for other, d in ties.next[index])])
+        if end < _NEVER // 2:
+            units, begin = problem.units[index], earliest[index]
+            found = [taken.latest(needed, begin, end) for _, needed in units]
+            end = max((time for time in found if time is not None), default=-_NEVER)
+        latest[index] = end
+        if end == -_NEVER:
+            return False
+    return len(ready) == len(waiting)
+
+
 def shortest(
     place: Callable[[Order], Placement | None],
     reach: Callable[[int, int], int],
@@ -224,14 +268,21 @@ def shortest(
 
 
 def squeezed(
-    place: Callable[[Order, int], Placement | None], start: Placement, last: int, steps: int
+    place: Callable[[Order, int], Placement | None],
+    possible: Callable[[int], bool],
+    start: Placement,
+    last: int,
+    steps: int,
 ) -> Placement:
     """``start``, which ends in cycle ``last``, or a placement that ends earlier: backward from one
-    cycle less as long as one of ``steps`` orders near the times of the one before works."""
+    cycle less as long as that is possible and one of ``steps`` orders near the times of the one
+    before works."""
     numbers = random.Random(0)
     best = start
     while True:
         last -= 1
+        if not possible(last):
+            return best
         order = Order({index: float(time) for index, (time, _) in best.items()})
         orders = (order.shaken(step % 8, numbers) for step in range(steps))
         found = next((p for p in (place(o, last) for o in orders) if p is not None), None)

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from npu.errors import DesignError
 from npu.vliw import allocation, loop, modulo
-from npu.vliw.compaction import Order, Placement, Problem, compact, shortest, squeezed
+from npu.vliw.compaction import Order, Placement, Problem, compact, has_room, shortest, squeezed
 from npu.vliw.dataflow import Region
 from npu.vliw.instances import Instance, dependences, effects, of_blocks, set_up
 from npu.vliw.machine import Machine
@@ -287,7 +287,9 @@ class _Scheduler:
             taken = around.since(start - cycles, 0)
             last = None if end is None else end - start + cycles - 1
             numbers = random.Random(0)
-            for attempt in range(self.attempts):
+            # Most numbers of cycles are too few whatever the order.
+            attempts = self.attempts if has_room(problem, rest, moved, taken, last) else 0
+            for attempt in range(attempts):
                 # Backward and forward in turn, each in its orders.
                 backward = last is not None and attempt % 2 == 0
                 order = orders[backward][attempt // 2 % len(_LEADS)]
@@ -353,12 +355,17 @@ class _Scheduler:
         if placed is None:
             raise self._failure()
 
-        def backward(order: Order, last: int) -> Placement | None:
-            fixed = {i: t - start + last + 1 for i, t in inside.items()}
-            return compact(problem, early, fixed, order, Timeline(0), last)
+        def around(last: int) -> dict[int, int]:
+            return {i: t - start + last + 1 for i, t in inside.items()}
 
         cycles = length(placed)
-        tight = squeezed(backward, placed, cycles - 1, self.attempts)
+        tight = squeezed(
+            lambda order, last: compact(problem, early, around(last), order, Timeline(0), last),
+            lambda last: has_room(problem, early, around(last), Timeline(0), last),
+            placed,
+            cycles - 1,
+            self.attempts,
+        )
         return (cycles, placed) if tight is placed else (length(tight), tight)
 
     def _shortest(
@@ -384,6 +391,7 @@ class _Scheduler:
             return None
         return squeezed(
             lambda order, last: compact(problem, movable, fixed, order, taken, last),
+            lambda last: has_room(problem, movable, fixed, taken, last),
             found,
             max((time for time, _ in found.values()), default=taken.first),
             self.attempts,

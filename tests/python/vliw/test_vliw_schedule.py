@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from npu.errors import DesignError, ShapeError
-from npu.vliw import generate, kernels, matmul_bf16, reference
+from npu.vliw import compaction, generate, kernels, matmul_bf16, reference
 from npu.vliw.aie2 import AIE2
 from npu.vliw.kernels import Schedule
 from npu.vliw.machine import Machine
@@ -103,6 +103,31 @@ def test_same_code_every_time() -> None:
     assert generate.generate("k", regions, AIE2, 8) == one
     generate._steady.cache_clear()
     assert generate.generate("k", regions, AIE2, 8) == one
+
+
+@pytest.mark.parametrize(
+    ("device", "kernel", "size", "kind"),
+    [
+        ("npu1", "matmul_bf16", (4, 3, 8), ()),
+        ("npu1", "matmul_i8", (4, 2, 4), ("int32", "row")),
+        ("npu2", "matmul_i8", (4, 4, 8), ("int8", "col")),
+        ("npu2", "matmul_i16", (2, 5, 2), (None, "col")),
+    ],
+)
+def test_what_has_no_room_works_in_no_order(
+    device: str, kernel: str, size: tuple[int, int, int], kind: tuple[str | None, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Nothing shorter is found where orders are tried although they cannot work."""
+    found, refused = kernels.schedule.__wrapped__(device, kernel, *size, 8, *kind), []
+
+    def every(*arguments: object) -> bool:
+        refused.append(not compaction.has_room(*arguments))
+        return True
+
+    monkeypatch.setattr(generate, "has_room", every)
+    assert kernels.schedule.__wrapped__(device, kernel, *size, 8, *kind) == found
+    assert any(refused)
 
 
 def test_a_known_steady_state_is_of_its_own_kind_of_block() -> None:
