@@ -180,7 +180,10 @@ class Lifetimes:
     def _spans(self, steady: Steady) -> Iterator[tuple[str, list[int], int, int]]:
         time, form = steady.time, steady.form
         for (value, written, read), parts in self._alike.items():
-            first = min([time[n] + d for n, d, f in written if f is None or form[n] is f])
+            landings = [time[n] + d for n, d, f in written if f is None or form[n] is f]
+            if not landings:  # only forms that were not chosen write it
+                continue
+            first = min(landings)
             reads = [time[n] + d for n, d, f in read if f is None or form[n] is f]
             yield value, parts, first, max(reads) if reads else first
 

@@ -54,7 +54,7 @@ class Problem:
     instances: list[Instance]
     before: Edges
     after: Edges
-    # What `ties` has found.
+    # What `ties` has found; dependences must not change any more once it was asked.
     _ties: dict[tuple[frozenset[int], bool], Ties] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -75,8 +75,8 @@ class Problem:
         return found
 
     def ahead(self, indices: Sequence[int], time: int, other: int, distance: int) -> Problem:
-        """The same with these instances, which nothing depends on yet, at another time and at least
-        so many cycles before another one."""
+        """The same with these instances at another time and at least so many cycles before another
+        one, which is all that ties them to others."""
         instances, after = [*self.instances], self.after.copy()
         for index in indices:
             instances[index] = replace(instances[index], time=time)

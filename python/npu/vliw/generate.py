@@ -27,7 +27,6 @@ _MOST_CYCLES = 128  # before the first multiplication
 _LEADS = range(0, 24, 4)  # cycles by which groups come first
 _SETTLED = 10  # cycles after which every result has landed
 _TRIED = 16  # intervals, one after the other, of a block alone
-_LOOP_REGISTERS = 3
 _LOOP_SET_UP = 12  # cycles between setting the loop's registers and the loop, at least
 
 
@@ -182,11 +181,12 @@ class _Scheduler:
         turn = COPIES * self.steady.interval
         end = start + kept * turn
         time = {i: instance.time for i, instance in enumerate(problem.instances)}
-        time |= dict.fromkeys(self._setting, start - 2 * _LOOP_SET_UP)
+        set_up = start - 2 * _LOOP_SET_UP
+        time |= dict.fromkeys(self._setting, set_up)
         inside = {i: t for i, t in time.items() if start <= t < end}
         anchor = min(inside, key=lambda i: inside[i])
         behind = anchor, _LOOP_SET_UP + inside[anchor] - start
-        problem = problem.ahead(self._setting, start - 2 * _LOOP_SET_UP, *behind)
+        problem = problem.ahead(self._setting, set_up, *behind)
         early = frozenset(i for i, t in time.items() if t < start)
         late = frozenset(i for i, t in time.items() if t >= end)
         rigid = self._rigid(problem, early)
@@ -207,7 +207,8 @@ class _Scheduler:
     @property
     def _setting(self) -> range:
         """What sets the loop's registers, among the instances."""
-        return range(len(self.set_up), len(self.set_up) + _LOOP_REGISTERS)
+        begin = len(self.set_up)
+        return range(begin, begin + len(self._loop_registers(passes=1)))
 
     def _loop_registers(self, passes: int) -> list[Instance]:
         def move(key: str, *operands: str | int) -> Instance:

@@ -111,7 +111,7 @@ def _of_turn(
 def _access(
     node: Node, stream: str, machine: Machine, addressing: Addressing, turn: int
 ) -> str | Address | Fifo:
-    """How a node accesses a stream in every other block."""
+    """How a node accesses a stream in blocks of this turn."""
     register = addressing.pointer[stream]
     if node.points:
         return register

@@ -49,7 +49,7 @@ class Reservation:
         return found
 
     def cells(self, needed: Needs) -> Cells:
-        """Also of copies."""
+        """What is needed as bits, for copies as well."""
         if needed not in self._known:
             for name, _ in needed:
                 self._first.setdefault(name, len(self._first) * self.interval)
@@ -92,9 +92,9 @@ class Timeline:
         found._taken = dict(self._taken)
         return found
 
-    def since(self, cycle: int, name: int) -> Timeline:
-        """What is taken from a cycle on, which is called by another number."""
-        found = Timeline(name)
+    def since(self, cycle: int, first: int) -> Timeline:
+        """What is taken from a cycle on, where that cycle is number ``first``."""
+        found = Timeline(first)
         found._taken = {what: bits >> cycle - self.first for what, bits in self._taken.items()}
         return found
 

@@ -576,9 +576,10 @@ TEST_CASE("columns do the same with any number of threads") {
     const std::string command =
         strf("NPU_THREADS=%d %s=%s timeout 1800 '%s' -ts=columns -m >%s.log 2>&1", threads,
              kTranscript, path, self.c_str(), path);
-    CHECK(std::system(command.c_str()) == 0);
+    const int status = std::system(command.c_str());
     std::ifstream log(strf("%s.log", path));
     INFO(std::string(std::istreambuf_iterator<char>(log), {}));
+    CHECK(status == 0);
     std::ifstream in(path);
     const std::string transcript(std::istreambuf_iterator<char>(in), {});
     unlink(path);

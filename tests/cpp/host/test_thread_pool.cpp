@@ -3,13 +3,17 @@
 // several threads; no thread at all; on which CPUs workers wake up.
 #include <doctest/doctest.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <fstream>
+#include <iterator>
 #include <numeric>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -127,28 +131,60 @@ TEST_CASE("workers that fell asleep wake up") {
   }
 }
 
+namespace {
+
+// Whether a thread of this process sleeps: neither runs nor waits for a CPU.
+bool sleeps(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const size_t name = text.rfind(')');
+  return name != std::string::npos && text.compare(name, 4, ") S ") == 0;
+}
+
+// The calling thread stays on the CPU where it is.
+class Pinned {
+ public:
+  Pinned() {
+    sched_getaffinity(0, sizeof before_, &before_);
+    cpu = sched_getcpu();
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(static_cast<size_t>(cpu), &one);
+    sched_setaffinity(0, sizeof one, &one);
+  }
+  ~Pinned() { sched_setaffinity(0, sizeof before_, &before_); }
+  int cpu;
+
+ private:
+  cpu_set_t before_;
+};
+
+}  // namespace
+
 TEST_CASE("workers that fell asleep wake up on another CPU, and may use all of them then") {
   cpu_set_t allowed;
   REQUIRE(sched_getaffinity(0, sizeof allowed, &allowed) == 0);
   if (CPU_COUNT(&allowed) < 2) return;
   ThreadPool pool(2);
+  const Pinned caller;
+  const std::thread::id id = std::this_thread::get_id();
   constexpr int kRounds = 20;
   int elsewhere = 0;
-  for (int round = 0; round < kRounds; ++round) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    const std::thread::id caller = std::this_thread::get_id();
-    const int here = sched_getcpu();
+  pid_t worker = 0;
+  for (int round = 0; round <= kRounds; ++round) {
     std::atomic<int> there{-1};
-    cpu_set_t worker;
+    cpu_set_t of_worker;
     pool.parallel_for(2, [&](size_t) {  // an item each: nobody ends before the worker has begun
-      if (std::this_thread::get_id() != caller) {
-        sched_getaffinity(0, sizeof worker, &worker);
+      if (std::this_thread::get_id() != id) {
+        worker = gettid();
+        sched_getaffinity(0, sizeof of_worker, &of_worker);
         there = sched_getcpu();
       }
       while (there < 0) std::this_thread::yield();
     });
-    REQUIRE(CPU_EQUAL(&worker, &allowed));
-    elsewhere += there != here;
+    REQUIRE(CPU_EQUAL(&of_worker, &allowed));
+    if (round > 0) elsewhere += there != caller.cpu;  // the first one found it awake, or not begun
+    while (!sleeps(worker)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   CHECK(elsewhere > kRounds / 2);
 }

@@ -39,7 +39,7 @@ _KNOWN = {
             "output-dir", "xclbinutil-path"},
 }  # fmt: skip
 _BOTH = {"alloc-scheme", "device-name", "npu-insts-name", "peano", "tmpdir", "xclbin-name"}
-# Answers questions by itself while nothing goes wrong: most runs are such, and start in a third of
+# Answers questions by itself while nothing goes wrong: most runs only ask, and start in a third of
 # the time.
 _PROGRAM = """import os, sys
 answer = {answers!r}.get(" ".join(sys.argv[1:]))
