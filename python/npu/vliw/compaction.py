@@ -11,7 +11,7 @@ from functools import cached_property
 
 from npu.vliw.instances import Edges, Instance
 from npu.vliw.machine import Machine, Operation
-from npu.vliw.reservation import Needs, Timeline, needs
+from npu.vliw.reservation import Needs, Timeline, first_free, needs
 
 _FAR = 4096  # no schedule leaves so many cycles taken
 _NEVER = 1 << 40
@@ -164,11 +164,8 @@ def compact(
         begin, end = earliest[index], latest[index]
         if not backward:
             end = min(end, begin + _FAR)
-        found: tuple[int, Operation, Needs] | None = None
-        for form, needed in problem.units[index][:: -1 if index in order.swapped else 1]:
-            at = search(needed, begin, end)
-            if at is not None and (found is None or sign * at < sign * found[0]):
-                found = at, form, needed
+        units = problem.units[index][:: -1 if index in order.swapped else 1]
+        found = first_free(units, search, backward, begin, end)
         if found is None:
             return None
         time, form, needed = found
@@ -215,11 +212,11 @@ def has_room(
     waiting = ties.waiting.copy()
     ready = [index for index, count in waiting.items() if count == 0]
     for index in ready:  # which grows
-        units = problem.units[index]
-        soonest = [taken.earliest(needed, earliest[index], latest[index]) for _, needed in units]
-        earliest[index] = min((time for time in soonest if time is not None), default=_NEVER)
-        if earliest[index] == _NEVER:
+        window = earliest[index], latest[index]
+        soonest = first_free(problem.units[index], taken.earliest, False, *window)
+        if soonest is None:
             return False
+        earliest[index] = soonest[0]
         for other, distance in ties.next[index]:
             earliest[other] = max(earliest[other], earliest[index] + distance)
             waiting[other] -= 1
@@ -228,12 +225,11 @@ def has_room(
     for index in reversed(ready):
         end = min([latest[index], *(latest[other] - d for other, d in ties.next[index])])
         if end < _NEVER // 2:
-            units, begin = problem.units[index], earliest[index]
-            found = [taken.latest(needed, begin, end) for _, needed in units]
-            end = max((time for time in found if time is not None), default=-_NEVER)
+            found = first_free(problem.units[index], taken.latest, True, earliest[index], end)
+            if found is None:
+                return False
+            end = found[0]
         latest[index] = end
-        if end == -_NEVER:
-            return False
     return len(ready) == len(waiting)
 
 

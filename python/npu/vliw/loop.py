@@ -20,7 +20,7 @@ from npu.vliw.allocation import Lifetimes, registers_for
 from npu.vliw.dataflow import Region
 from npu.vliw.machine import Machine, Operation
 from npu.vliw.modulo import Steady, dependences
-from npu.vliw.reservation import Cells, Reservation, needs
+from npu.vliw.reservation import Cells, Reservation, first_free, needs
 
 _STARTS = 12  # random orders per interval
 _TAIL = 16  # cycles from the last place to the ends, about
@@ -256,11 +256,7 @@ class _Search:
         self, node: int, latest: int, taken: _Owners, tried: dict[int, int]
     ) -> tuple[int, Operation, Cells]:
         """As late as it can be. Where nothing is free for it, others have to move."""
-        best: tuple[int, Operation, Cells] | None = None
-        for form, cells in self.units[node]:
-            at = taken.latest(cells, latest)
-            if at is not None and (best is None or at > best[0]):
-                best = at, form, cells
+        best = first_free(self.units[node], taken.latest, True, latest)
         if best:
             return best
         time = min(latest, tried.get(node, latest + 1) - 1)

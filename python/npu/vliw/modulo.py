@@ -12,7 +12,7 @@ from itertools import pairwise
 from npu.errors import DesignError
 from npu.vliw.dataflow import Node, Region
 from npu.vliw.machine import Machine, Operand, Operation
-from npu.vliw.reservation import Cells, Reservation, needs
+from npu.vliw.reservation import Cells, Reservation, first_free, needs
 
 COPIES = 2  # blocks per pass of the loop: accumulators are double-buffered
 _ATTEMPTS = 1024  # per interval, at most, and fewer for long blocks:
@@ -211,12 +211,7 @@ class _Search:
     def _place(self, node: Node, time: int, backward: bool = False) -> bool:
         """As soon as it can be from a time on, or else as late up to it; forms in their order."""
         search = self.reserved.latest if backward else self.reserved.earliest
-        sign = -1 if backward else 1
-        best: tuple[int, Operation, Cells] | None = None
-        for form, cells in self.units[node.name]:
-            at = search(cells, time)
-            if at is not None and (best is None or sign * at < sign * best[0]):
-                best = at, form, cells
+        best = first_free(self.units[node.name], search, backward, time)
         if best is None:
             return False
         self.reserved.take(best[2], best[0])

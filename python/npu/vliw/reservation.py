@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
 
 from npu.vliw.machine import Machine, Operation
 
@@ -29,6 +30,25 @@ def needs(machine: Machine, form: Operation, by: Accessing) -> Needs:
     if by.pointer:
         found.append((f"pointer {by.pointer}", 0))
     return tuple(sorted(found))
+
+
+Needed = TypeVar("Needed")
+
+
+def first_free(
+    units: Iterable[tuple[Operation, Needed]],
+    search: Callable[..., int | None],
+    backward: bool,
+    *window: int,
+) -> tuple[int, Operation, Needed] | None:
+    """The unit that ``search(needed, *window)`` finds free first, or last, with its cycle; of
+    several in one cycle the one that comes first."""
+    best: tuple[int, Operation, Needed] | None = None
+    for form, needed in units:
+        at = search(needed, *window)
+        if at is not None and (best is None or (at > best[0] if backward else at < best[0])):
+            best = at, form, needed
+    return best
 
 
 Cells = tuple[int, ...]  # what is needed as bits, by the cycle of issue modulo an interval

@@ -184,7 +184,10 @@ TEST_CASE("workers that fell asleep wake up on another CPU, and may use all of t
     });
     REQUIRE(CPU_EQUAL(&of_worker, &allowed));
     if (round > 0) elsewhere += there != caller.cpu;  // the first one found it awake, or not begun
-    while (!sleeps(worker)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (int waits = 0; !sleeps(worker); ++waits) {
+      REQUIRE(waits < 10000);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
   CHECK(elsewhere > kRounds / 2);
 }
