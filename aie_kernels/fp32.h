@@ -98,6 +98,10 @@ constexpr Lanes kZeros = lanes_of(0), kNothing = lanes_of(-0.0f);  // a sum with
 // is kNothing, too, to a lane sum each, kLanes in all.
 NPU_OUTLINED inline void multiply_add(const float* a, const float* b, int32_t b_step,
                                       const float* c, float* wide, bfloat16* rounded, int32_t n) {
+#ifdef AIE_HOST_MULTIPLY_ADD  // x86 `fast` builds
+  const bool lane_sums = c == kNothing.values, moves = b_step != 0;
+  if (AIE_HOST_MULTIPLY_ADD<kStep>(a, b, moves, c, lane_sums, wide, rounded, n)) return;
+#endif
   constexpr bool kTurns = kStep < kLanes;  // AIE2: two steps of lane sums take turns
   const float *d = wide, *const none = kNothing.values;
   int32_t c_step = 0, mask = c == none ? kLanes - kStep : -1, d_mask = mask;

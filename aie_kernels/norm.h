@@ -76,6 +76,9 @@ inline void scale_add(const In* x, float factor, const float* weight, const Resi
 // where nobody reads it.
 NPU_OUTLINED inline void widen_square(const bfloat16* x, float* wide, int32_t step, float* squares,
                                       int32_t n) {
+#ifdef AIE_HOST_WIDEN_SQUARE  // x86 `fast` builds
+  AIE_HOST_WIDEN_SQUARE(x, wide, step != 0, squares, n);
+#else
   Sums sums = fp32::load(squares);
   NPU_ROLLED for (int32_t i = 0; i < n; i += kLanes, wide += step) {
     const auto part = aie::load_v<kLanes>(x + i);
@@ -83,6 +86,7 @@ NPU_OUTLINED inline void widen_square(const bfloat16* x, float* wide, int32_t st
     sums = aie::mac(sums, part, part);
   }
   fp32::store(squares, sums);
+#endif
 }
 
 // y = a + b. y may be a or b.

@@ -21,6 +21,7 @@
 #include "../fast/bfp16.hpp"
 #include "../fast/dequant.hpp"
 #include "../fast/dequant_blocks.hpp"
+#include "../fast/fp32.hpp"
 #include "../fast/gelu.hpp"
 #include "../fast/gemv.hpp"
 #include "../fast/matmul.hpp"

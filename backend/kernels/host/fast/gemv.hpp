@@ -38,13 +38,27 @@ static_assert(kBlockRows % (2 * int32_t(kLanes)) == 0);
 // before it.
 constexpr int32_t parts_of(int32_t vectors) { return vectors <= 2 ? 2 : 1; }
 
-// out = columns [0, kColumns) of a pass, times the vectors' factors, added up.
-template <int32_t kVectors, int32_t kParts, int32_t kColumns, int32_t kStride, typename Column>
+// The parts from `first` on of prefetch_ahead(). No lambda: GCC takes one that only prefetches for
+// one that does nothing.
+template <int64_t kBlockBytes, int32_t kParts>
+struct prefetches {
+  const uint8_t* block;
+  int32_t first;
+  AIE_HOST_INLINE void operator()(int32_t part) const {
+    prefetch_ahead<kBlockBytes>(block, first + part, kParts);
+  }
+};
+
+// out = columns [0, kColumns) of a pass, times the vectors' factors, added up; ahead(i) before the
+// i-th kParts of them.
+template <int32_t kVectors, int32_t kParts, int32_t kColumns, int32_t kStride, typename Column,
+          typename Ahead>
 AIE_HOST_INLINE void add_columns(float_lanes (&out)[kVectors][kPassVectors<kVectors, kParts>],
-                                 const float* x, const Column& column) {
+                                 const float* x, const Column& column, const Ahead& ahead) {
   constexpr unsigned kPass = kPassVectors<kVectors, kParts>;
   float_lanes sums[kVectors][kParts][kPass] = {};
   for (int32_t c = 0; c < kColumns; c += kParts) {
+    ahead(c / kParts);
     unroll<kParts>([&](auto part) {
       unroll<kPass>([&](auto p) {
         const float_lanes w = column(c + int32_t(part.value), p);
@@ -86,10 +100,12 @@ template <typename Layout, int32_t kVectors, int32_t kParts, typename Vectors>
       const int8_t* at = codes + g * kGroup * kBlockRows + first;
       float_lanes sums[kVectors][kPass];
       add_columns<kVectors, kParts, kGroup, Layout::kColumns>(
-          sums, wide + g * kGroup, [&](int32_t c, auto p) {
+          sums, wide + g * kGroup,
+          [&](int32_t c, auto p) {
             return widen_int8(at + c * kBlockRows + int32_t(p.value * kLanes));
-          });
-      prefetch_ahead<Layout::kSize>(block, first / kStride * kGroups + g, kGroups * kPasses);
+          },
+          prefetches<Layout::kSize, kPasses * kGroups * kGroup / kParts>{
+              block, (first / kStride * kGroups + g) * (kGroup / kParts)});
       unroll<kPass>([&](auto p) {
         const auto scale =
             load<float_lanes>(d + g * kBlockRows + first + int32_t(p.value * kLanes));
@@ -118,10 +134,12 @@ template <int32_t kVectors, int32_t kParts, typename Vectors>
       const uint16_t* at = w + step * kStep * kBlockRows + first;
       float_lanes sums[kVectors][kPass];
       add_columns<kVectors, kParts, kStep, kBf16Columns>(
-          sums, wide + step * kStep, [&](int32_t c, auto p) {
+          sums, wide + step * kStep,
+          [&](int32_t c, auto p) {
             return widen_bf16(at + c * kBlockRows + int32_t(p.value * kLanes));
-          });
-      prefetch_ahead<npu::blocks::kBytes>(block, first / kStride * kSteps + step, kSteps * kPasses);
+          },
+          prefetches<npu::blocks::kBytes, kPasses * kSteps * kStep / kParts>{
+              block, (first / kStride * kSteps + step) * (kStep / kParts)});
       unroll<kVectors>([&](auto v) {
         unroll<kPass>([&](auto p) {
           float* to = vectors.sums(v.value) + first + int32_t(p.value * kLanes);

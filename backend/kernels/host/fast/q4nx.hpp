@@ -77,6 +77,9 @@ template <bool kMinima, int32_t kVectors, typename Vectors>
         totals[v.value] = _mm512_dpbf16_ps(totals[v.value], factors[v.value], ones);
       });
       unroll<2>([&](auto half) {
+        constexpr int32_t kSteps = kQ4Group / 2;
+        const int32_t step = int32_t(2 * quad.value + half.value);
+        prefetch_ahead<kQ4Bytes<kMinima>>(block, g * kSteps + step, kQ4Groups * kSteps);
         const uint8_t* eight = block + kQ4Codes<kMinima> + half.value * kQ4HalfBytes +
                                (c - 4 * (quad.value % 2)) * kQ4ColumnBytes;
         const __m512i both =
@@ -92,7 +95,6 @@ template <bool kMinima, int32_t kVectors, typename Vectors>
         });
       });
     });
-    prefetch_ahead<kQ4Bytes<kMinima>>(block, g, kQ4Groups);
     unroll<kVectors>([&](auto v) {
       totals[v.value] += _mm512_shuffle_f32x4(totals[v.value], totals[v.value], 0xB1);
     });
@@ -182,13 +184,17 @@ template <bool kMinima, typename Vectors>
           block + kQ4Codes<kMinima> + half * kQ4HalfBytes + g * kQ4Group * kQ4ColumnBytes;
       __m512 sums[2][kQ4Many] = {};
       unroll<kQ4Group / 2>([&](auto pair) {
+        constexpr int32_t kSteps = kQ4Group / 4;  // with every other pair
+        if constexpr (pair.value % 2 == 0) {
+          const int32_t step = (half * groups + g) * kSteps + int32_t(pair.value / 2);
+          prefetch_ahead<kQ4Bytes<kMinima>>(block, step, 2 * kQ4Groups * kSteps);
+        }
         const auto w = (__m512bh)code_pairs(codes + 2 * pair.value * kQ4ColumnBytes, bytes, shift);
         unroll<kQ4Many>([&](auto v) {
           __m512& sum = sums[pair.value % 2][v.value];
           sum = add_pair(sum, w, lines[v.value] + g * kQ4Group + 2 * pair.value);
         });
       });
-      prefetch_ahead<kQ4Bytes<kMinima>>(block, half * groups + g, 2 * kQ4Groups);
       const int32_t at = g * kQ4Rows + half * kQ4HalfRows;
       const auto scale = (__m512)widen_bf16(d + at);
       unroll<kQ4Many>([&](auto v) {

@@ -104,13 +104,17 @@ AIE_HOST_INLINE void widen_lines(const Vectors& vectors, float* wide) {
 }
 
 // The blocks that usually come next lie behind this one, in memory: part `part` of `parts` of the
-// one after the next is fetched into L2, far enough ahead for memory to answer.
+// next two is fetched into L2. A core waits for some 24 to 48 lines at a time and drops what is
+// prefetched beyond that, so callers spread it evenly over their work, and every line is asked for
+// twice: far enough ahead for memory to answer, and again if that was lost.
 template <int64_t kBlockBytes>
 AIE_HOST_INLINE void prefetch_ahead(const uint8_t* block, int32_t part, int32_t parts) {
   constexpr int32_t kBytes = int32_t(kBlockBytes), kLine = 64;
   const int32_t size = kBytes / parts;
+  const uint8_t* const at = block + part * size;
   for (int32_t line = 0; line < size; line += kLine) {
-    __builtin_prefetch(block + 2 * kBytes + part * size + line, 0, 2);
+    __builtin_prefetch(at + 2 * kBytes + line, 0, 2);
+    __builtin_prefetch(at + kBytes + line, 0, 2);
   }
 }
 // Parts that nobody has asked for.

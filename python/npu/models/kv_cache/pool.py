@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from npu.errors import FileError
+from npu.formats.mapped_file import in_huge_pages
 
 _SYSTEM_PAGE = mmap.PAGESIZE
 # Bytes behind the last page: prompts read keys in objects that may be 512 larger than these
@@ -136,4 +137,5 @@ class Pool:
                 f"[kv_cache] no memory for {pages} pages of {self.page_bytes} bytes ({error}); "
                 "use a shorter context"
             ) from None
+        in_huge_pages(memory)
         return memory, np.frombuffer(memory, np.uint8)
