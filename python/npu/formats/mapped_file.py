@@ -36,8 +36,9 @@ def map_file(path: str, reader: str, wanted: str) -> mmap.mmap:
 
 
 def in_huge_pages(mapped: mmap.mmap) -> None:
-    """Asks for pages of 2 MiB where the file system has them: weights that are read from end to end
-    with every token need fewer entries of the CPU's translation tables then."""
+    """Asks for pages of 2 MiB where the system has them: weights that are read from end to end with
+    every token, or rows of a cache that lie far from each other, need fewer entries of the CPU's
+    translation tables then."""
     with contextlib.suppress(OSError, AttributeError):  # a kernel, or a system, without them
         mapped.madvise(mmap.MADV_HUGEPAGE)
 

@@ -25,10 +25,11 @@ constexpr uint64_t kMost = 512 << 10;  // of a thread
 
 // A run whose lanes read weights from one argument, call after call.
 struct Weights {
-  // Lanes of a phase: calls that each has, of `times` blocks.
+  // Lanes of a phase: calls that each has, of `times` blocks so many bytes apart.
   struct Shape {
     std::vector<int> calls;
     uint32_t times = 1;
+    int64_t stride = kBlock;
   };
   explicit Weights(const std::vector<Shape>& phases) {
     auto made = std::make_shared<Recording>();
@@ -66,8 +67,8 @@ struct Weights {
           call.places = &places.emplace_back(place);
         }
         call.times = shape.times;
-        call.stride = shape.times > 1 ? kBlock : 0;
-        at += kBlock * shape.times;
+        call.stride = shape.times > 1 ? shape.stride : 0;
+        at += (shape.times - 1) * static_cast<size_t>(shape.stride) + kBlock;
         action.index = static_cast<uint32_t>(lane.calls.size());
         lane.actions.push_back(action);
         lane.calls.push_back(call);
@@ -139,6 +140,18 @@ TEST_CASE("read ahead: up to a limit, and more threads than lanes") {
   CHECK(end < kMost + kBlock);
   CHECK(weights.fetched(ahead, 2) == Range{300 * kBlock, 306 * kBlock});
   CHECK(!ahead.left());
+}
+
+TEST_CASE("read ahead: nothing behind an argument") {
+  Weights apart({{{0}}, {{1}, 3, 2 * kBlock}});
+  ReadAhead ahead(*apart.run, 2);
+  CHECK(apart.fetched(ahead, 1) == Range{0, 5 * kBlock});
+
+  Weights large({{{0}}, {{1, 1}}});
+  large.operand.bytes = 3 * kBlock;  // of a list that other calls share
+  ReadAhead of_large(*large.run, 2);
+  CHECK(large.fetched(of_large, 0) == Range{0, 2 * kBlock});
+  CHECK(large.fetched(of_large, 1) == Range{kBlock, 2 * kBlock});
 }
 
 TEST_CASE("read ahead: the number of threads may change during a run") {

@@ -15,7 +15,8 @@ constexpr uint64_t kMostBytes = 512 << 10;
 constexpr uint64_t kStepBytes = 2 << 10, kLine = 64;
 
 // Not a prefetch: a core drops those for which it has no room, which is most of so many in a row.
-void load(std::byte byte) { asm volatile("" : : "r"(byte)); }
+// It may wait for a page of a mapped file, as the phase itself would.
+void load(const std::byte* line) { asm volatile("" : : "r"(*line)); }
 
 }  // namespace
 
@@ -68,7 +69,7 @@ std::span<const std::byte> ReadAhead::next(size_t thread) {
 
 bool ReadAhead::step(size_t thread) {
   const std::span<const std::byte> found = next(thread);
-  for (uint64_t i = 0; i < found.size(); i += kLine) load(found[i]);
+  for (uint64_t i = 0; i < found.size(); i += kLine) load(found.data() + i);
   return !found.empty();
 }
 

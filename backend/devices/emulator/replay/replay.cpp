@@ -33,8 +33,11 @@ std::byte* OwnMemory::of_block(std::byte* address) const {
 
 Replay::Replay(std::shared_ptr<const Recording> recording, std::span<const Argument> arguments,
                std::span<const int64_t> moved, const OwnMemory* own)
-    : recording_(std::move(recording)), bases_{nullptr}, moved_{0}, own_(own) {
-  for (const Argument& argument : arguments) bases_.push_back(argument.data);
+    : recording_(std::move(recording)), bases_{nullptr}, ends_{nullptr}, moved_{0}, own_(own) {
+  for (const Argument& argument : arguments) {
+    bases_.push_back(argument.data);
+    ends_.push_back(argument.data + argument.bytes);
+  }
   moved_.insert(moved_.end(), moved.begin(), moved.end());
 }
 
@@ -158,10 +161,14 @@ std::span<const std::byte> Replay::shared_operand(const PackedLane& lane, size_t
   const CallAction& call = lane.calls[lane.actions[action].index];
   if (call.shared == 0) return {};
   const size_t operand = call.shared - size_t{1};
+  const Place place = call.place_of(operand, lane.moves_of(call));
+  if (place.base == Place::kAbsolute) return {};
   const bool row = call.times > 1 && call.moving == operand && call.stride > 0;
-  const uint64_t bytes =
-      row ? call.times * static_cast<uint64_t>(call.stride) : call.operands[operand].bytes;
-  return {at(call.place_of(operand, lane.moves_of(call))), bytes};
+  const int64_t repeats = row ? (call.times - int64_t{1}) * call.stride : 0;
+  const std::byte* const first = at(place);
+  // An operand says how much there is, which is more than the last one may have.
+  const int64_t bytes = repeats + static_cast<int64_t>(call.operands[operand].bytes);
+  return {first, static_cast<size_t>(std::min<int64_t>(bytes, ends_[place.base] - first))};
 }
 
 }  // namespace npu::emulator

@@ -73,7 +73,8 @@ class Replay {
   void put_operands(const PackedLane& lane, const CallAction& call, KernelArgument* to) const;
   CoreState& modes(const CallAction& call) const;
   void call(const PackedLane& lane, const CallAction& call) const;
-  // What a call and its repeats read that other runs read, too; nothing of other actions.
+  // What a call and its repeats read that other runs read, too, from its first to its last byte, as
+  // far as the argument goes; nothing of other actions.
   std::span<const std::byte> shared_operand(const PackedLane& lane, size_t action) const;
   // Fetches what the calls among the next few actions begin with, up to the first one that shares
   // weights: the call before takes long, and other runs and weights have pushed them out of caches.
@@ -92,8 +93,8 @@ class Replay {
   }
 
   std::shared_ptr<const Recording> recording_;
-  std::vector<std::byte*> bases_;  // null, and the arguments
-  std::vector<int64_t> moved_;     // by Place::patch
+  std::vector<std::byte*> bases_, ends_;  // null, and the arguments
+  std::vector<int64_t> moved_;            // by Place::patch
   const OwnMemory* own_;
   size_t next_ = 0;
 };

@@ -40,12 +40,12 @@ constexpr int32_t parts_of(int32_t vectors) { return vectors <= 2 ? 2 : 1; }
 
 // The parts from `first` on of prefetch_ahead(). No lambda: GCC takes one that only prefetches for
 // one that does nothing.
-template <int64_t kBlockBytes, int32_t kParts>
+template <int64_t kBlockBytes, int32_t kBlockParts>
 struct prefetches {
   const uint8_t* block;
   int32_t first;
   AIE_HOST_INLINE void operator()(int32_t part) const {
-    prefetch_ahead<kBlockBytes>(block, first + part, kParts);
+    prefetch_ahead<kBlockBytes, kBlockParts>(block, first + part);
   }
 };
 

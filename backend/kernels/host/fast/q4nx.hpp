@@ -79,7 +79,7 @@ template <bool kMinima, int32_t kVectors, typename Vectors>
       unroll<2>([&](auto half) {
         constexpr int32_t kSteps = kQ4Group / 2;
         const int32_t step = int32_t(2 * quad.value + half.value);
-        prefetch_ahead<kQ4Bytes<kMinima>>(block, g * kSteps + step, kQ4Groups * kSteps);
+        prefetch_ahead<kQ4Bytes<kMinima>, kQ4Groups * kSteps>(block, g * kSteps + step);
         const uint8_t* eight = block + kQ4Codes<kMinima> + half.value * kQ4HalfBytes +
                                (c - 4 * (quad.value % 2)) * kQ4ColumnBytes;
         const __m512i both =
@@ -115,7 +115,7 @@ template <bool kMinima, int32_t kVectors, typename Vectors>
       }
     });
   }
-  prefetch_rest<kQ4Bytes<kMinima>>(block, groups, kQ4Groups);
+  prefetch_rest<kQ4Bytes<kMinima>, kQ4Groups>(block, groups);
   unroll<2>([&](auto half) {
     unroll<kVectors>([&](auto v) {
       _mm512_storeu_ps(sums[v.value] + half.value * kQ4HalfRows, rows[half.value][v.value]);
@@ -187,7 +187,7 @@ template <bool kMinima, typename Vectors>
         constexpr int32_t kSteps = kQ4Group / 4;  // with every other pair
         if constexpr (pair.value % 2 == 0) {
           const int32_t step = (half * groups + g) * kSteps + int32_t(pair.value / 2);
-          prefetch_ahead<kQ4Bytes<kMinima>>(block, step, 2 * kQ4Groups * kSteps);
+          prefetch_ahead<kQ4Bytes<kMinima>, 2 * kQ4Groups * kSteps>(block, step);
         }
         const auto w = (__m512bh)code_pairs(codes + 2 * pair.value * kQ4ColumnBytes, bytes, shift);
         unroll<kQ4Many>([&](auto v) {
@@ -207,7 +207,7 @@ template <bool kMinima, typename Vectors>
     }
     unroll<kQ4Many>([&](auto v) { _mm512_storeu_ps(out(v), rows[v.value]); });
   }
-  prefetch_rest<kQ4Bytes<kMinima>>(block, 2 * groups, 2 * kQ4Groups);
+  prefetch_rest<kQ4Bytes<kMinima>, 2 * kQ4Groups>(block, 2 * groups);
 }
 
 // y += block x for kVectors vectors.

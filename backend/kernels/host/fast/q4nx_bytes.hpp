@@ -227,14 +227,14 @@ template <bool kMinima>
     multiply_group<kMinima>(line, g, codes, sums, [&](float_lanes(&products)[4]) {
       group_sums(codes, line.upper + first, line.lower + first, products);
     });
-    prefetch_ahead<kQ4Bytes<kMinima>>(block, g, kQ4Groups);
+    prefetch_ahead<kQ4Bytes<kMinima>, kQ4Groups>(block, g);
     unroll<4>([&](auto i) {
       const int32_t at = g * kQ4Rows + int32_t(8 * i.value);
       rows[i.value] += widen_bf16(d + at) * sums[i.value];
       if constexpr (kMinima) rows[i.value] += widen_bf16(m + at) * line.totals[g];
     });
   }
-  prefetch_rest<kQ4Bytes<kMinima>>(block, groups, kQ4Groups);
+  prefetch_rest<kQ4Bytes<kMinima>, kQ4Groups>(block, groups);
   unroll<4>([&](auto i) { store(rows[i.value], y + 8 * i.value); });
 }
 
@@ -252,7 +252,7 @@ struct q4_unpacked {
     const uint8_t* from = block + kQ4Codes<kMinima>;
     uint8_t* to = codes;
     for (int32_t g = 0; g < kQ4Groups; ++g) {
-      prefetch_ahead<kQ4Bytes<kMinima>>(block, g, kQ4Groups);
+      prefetch_ahead<kQ4Bytes<kMinima>, kQ4Groups>(block, g);
       for (int32_t c = 0; c < kQ4Group; c += 4, from += 4 * kQ4ColumnBytes, to += 4 * kQ4Rows) {
         unpack(from, to);
         unpack(from + kQ4HalfBytes, to + 2 * kQ4Rows);

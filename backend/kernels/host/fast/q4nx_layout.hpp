@@ -103,24 +103,31 @@ AIE_HOST_INLINE void widen_lines(const Vectors& vectors, float* wide) {
   }
 }
 
-// The blocks that usually come next lie behind this one, in memory: part `part` of `parts` of the
-// next two is fetched into L2. A core waits for some 24 to 48 lines at a time and drops what is
-// prefetched beyond that, so callers spread it evenly over their work, and every line is asked for
-// twice: far enough ahead for memory to answer, and again if that was lost.
-template <int64_t kBlockBytes>
-AIE_HOST_INLINE void prefetch_ahead(const uint8_t* block, int32_t part, int32_t parts) {
-  constexpr int32_t kBytes = int32_t(kBlockBytes), kLine = 64;
-  const int32_t size = kBytes / parts;
-  const uint8_t* const at = block + part * size;
-  for (int32_t line = 0; line < size; line += kLine) {
+// The blocks that usually come next lie behind this one, in memory: part `part` of kParts of the
+// next two is fetched into L2. A core waits for some 40 lines at a time and drops what is
+// prefetched beyond that, so callers spread it over their work where they can, and every line is
+// asked for at least twice: far enough ahead for memory to answer, and again if that was lost. Of
+// small parts those that begin a larger one fetch all of it.
+template <int64_t kBlockBytes, int32_t kParts>
+AIE_HOST_INLINE void prefetch_ahead(const uint8_t* block, int32_t part) {
+  constexpr int32_t kBytes = int32_t(kBlockBytes), kLine = 64, kFew = 128;
+  constexpr int32_t kPerPrefetch = kParts >= 8 * kFew   ? 8
+                                   : kParts >= 4 * kFew ? 4
+                                   : kParts >= 2 * kFew ? 2
+                                                        : 1;
+  constexpr int32_t kSize = kBytes * kPerPrefetch / kParts;
+  static_assert(kBytes * kPerPrefetch % kParts == 0);
+  if (part % kPerPrefetch != 0) return;
+  const uint8_t* const at = block + part / kPerPrefetch * kSize;
+  for (int32_t line = 0; line < kSize; line += kLine) {
     __builtin_prefetch(at + 2 * kBytes + line, 0, 2);
     __builtin_prefetch(at + kBytes + line, 0, 2);
   }
 }
 // Parts that nobody has asked for.
-template <int64_t kBlockBytes>
-AIE_HOST_INLINE void prefetch_rest(const uint8_t* block, int32_t first, int32_t parts) {
-  for (; first < parts; ++first) prefetch_ahead<kBlockBytes>(block, first, parts);
+template <int64_t kBlockBytes, int32_t kParts>
+AIE_HOST_INLINE void prefetch_rest(const uint8_t* block, int32_t first) {
+  for (; first < kParts; ++first) prefetch_ahead<kBlockBytes, kParts>(block, first);
 }
 
 // Whether magnitudes from 2^112 on, infinities or NaNs are among so many bf16.

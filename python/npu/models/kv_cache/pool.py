@@ -1,7 +1,8 @@
 """The memory of a model's KV caches: pages of equal size in one buffer, counted by reference.
 
-The buffer is anonymous memory, 4096-byte aligned, so that untouched pages cost nothing and a page
-is zero until it is written; pages that nobody refers to are given back to the system. When it is
+The buffer is anonymous memory, 4096-byte aligned, in huge pages where the system has them: it costs
+what has been touched, 2 MiB at a time there, and a page is zero until it is written. Pages that
+nobody refers to are given back to the system, which takes them when a huge page is free. When it is
 full, a buffer of twice the size takes its place: pages are known by number, and who keeps an
 address compares ``moves``.
 """

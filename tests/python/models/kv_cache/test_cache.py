@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from process_mappings import mapping_flags, needs_huge_pages
 
 from npu.errors import ArgumentError, FileError
 from npu.models.kv_cache import PAGE, Cache, Layout, Pool
@@ -40,18 +41,10 @@ def pool_of(layout: Layout, pages: int = 4) -> Pool:
     return Pool(layout.page_bytes, pages)
 
 
+@needs_huge_pages
 def test_pools_ask_for_huge_pages() -> None:
-    if not Path("/sys/kernel/mm/transparent_hugepage").exists():
-        pytest.skip("this kernel has no huge pages to give")
     pool = pool_of(layout(), 64)
-    address, flags, inside = pool.buffer.ctypes.data, "", False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if (head := line.split()[0]).count("-") == 1 and not head.endswith(":"):
-            first, end = (int(part, 16) for part in head.split("-"))
-            inside = first <= address < end
-        elif inside and head == "VmFlags:":
-            flags = line
-    assert " hg" in flags
+    assert "hg" in mapping_flags(pool.buffer.ctypes.data)
 
 
 def new_cache(context: int = CONTEXT) -> Cache:

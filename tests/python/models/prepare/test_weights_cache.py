@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from gemma3_files import Shape, random_weights, small_vocabulary, write_model
 from limits import HANG
+from process_mappings import mapping_flags, needs_huge_pages
 
 from npu import gemma3
 from npu.errors import FileError
@@ -92,20 +93,11 @@ def test_the_second_load_prepares_nothing(
     assert all(w.bound.in_place for w in second._head.weights if w.bound)
 
 
-def _flags(path: Path) -> list[str]:
-    """Of the mapping of a file that this process has."""
-    lines = Path("/proc/self/smaps").read_text().splitlines()
-    start = next(i for i, line in enumerate(lines) if line.endswith(str(path)))
-    return next(line for line in lines[start:] if line.startswith("VmFlags:")).split()[1:]
-
-
-@pytest.mark.skipif(
-    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="a kernel without huge pages"
-)
+@needs_huge_pages
 def test_kept_blocks_ask_for_huge_pages(cache: Path, file: Path) -> None:
     model, _ = loaded(file)
     (entry,) = entries(cache)
-    assert "hg" in _flags(entry)
+    assert "hg" in mapping_flags(entry)
     assert model.weights_report.location == str(entry)
 
 
