@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cassert>
 #include <cstring>
 #include <iterator>
 
@@ -165,10 +166,11 @@ std::span<const std::byte> Replay::shared_operand(const PackedLane& lane, size_t
   if (place.base == Place::kAbsolute) return {};
   const bool row = call.times > 1 && call.moving == operand && call.stride > 0;
   const int64_t repeats = row ? (call.times - int64_t{1}) * call.stride : 0;
-  const std::byte* const first = at(place);
+  const std::byte *const first = at(place), *const end = ends_[place.base];
+  assert(first <= end);
   // An operand says how much there is, which is more than the last one may have.
   const int64_t bytes = repeats + static_cast<int64_t>(call.operands[operand].bytes);
-  return {first, static_cast<size_t>(std::min<int64_t>(bytes, ends_[place.base] - first))};
+  return {first, static_cast<size_t>(std::min<int64_t>(bytes, end - first))};
 }
 
 }  // namespace npu::emulator

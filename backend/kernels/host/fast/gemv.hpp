@@ -104,8 +104,8 @@ template <typename Layout, int32_t kVectors, int32_t kParts, typename Vectors>
           [&](int32_t c, auto p) {
             return widen_int8(at + c * kBlockRows + int32_t(p.value * kLanes));
           },
-          prefetches<Layout::kSize, kPasses * kGroups * kGroup / kParts>{
-              block, (first / kStride * kGroups + g) * (kGroup / kParts)});
+          prefetches<Layout::kSize, kPasses * Layout::kColumns / kParts>{
+              block, (first / kStride * int32_t(Layout::kColumns) + g * kGroup) / kParts});
       unroll<kPass>([&](auto p) {
         const auto scale =
             load<float_lanes>(d + g * kBlockRows + first + int32_t(p.value * kLanes));
@@ -138,8 +138,8 @@ template <int32_t kVectors, int32_t kParts, typename Vectors>
           [&](int32_t c, auto p) {
             return widen_bf16(at + c * kBlockRows + int32_t(p.value * kLanes));
           },
-          prefetches<npu::blocks::kBytes, kPasses * kSteps * kStep / kParts>{
-              block, (first / kStride * kSteps + step) * (kStep / kParts)});
+          prefetches<npu::blocks::kBytes, kPasses * kBf16Columns / kParts>{
+              block, (first / kStride * kBf16Columns + step * kStep) / kParts});
       unroll<kVectors>([&](auto v) {
         unroll<kPass>([&](auto p) {
           float* to = vectors.sums(v.value) + first + int32_t(p.value * kLanes);

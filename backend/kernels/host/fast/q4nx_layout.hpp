@@ -111,10 +111,7 @@ AIE_HOST_INLINE void widen_lines(const Vectors& vectors, float* wide) {
 template <int64_t kBlockBytes, int32_t kParts>
 AIE_HOST_INLINE void prefetch_ahead(const uint8_t* block, int32_t part) {
   constexpr int32_t kBytes = int32_t(kBlockBytes), kLine = 64, kFew = 128;
-  constexpr int32_t kPerPrefetch = kParts >= 8 * kFew   ? 8
-                                   : kParts >= 4 * kFew ? 4
-                                   : kParts >= 2 * kFew ? 2
-                                                        : 1;
+  constexpr int32_t kPerPrefetch = kParts < kFew ? 1 : kParts / kFew;
   constexpr int32_t kSize = kBytes * kPerPrefetch / kParts;
   static_assert(kBytes * kPerPrefetch % kParts == 0);
   if (part % kPerPrefetch != 0) return;

@@ -10,8 +10,10 @@
 #include <random>
 #include <vector>
 
+// Vectors that are wider than the baseline's registers are returned, but by functions in line only.
+#pragma GCC diagnostic ignored "-Wpsabi"
 #define __AIE_ARCH__ 21
-#define AIE_HOST_VARIANT test_fast_rows
+#define AIE_HOST_VARIANT test_fast_fp32
 #define AIE_HOST_SILICON 0
 #include <aie_api/aie.hpp>
 
