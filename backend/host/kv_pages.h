@@ -9,6 +9,8 @@
 namespace npu::ops {
 
 inline constexpr int64_t kPagePositions = 256;
+// Attention may read for a query what the first one of its group sees.
+inline constexpr int64_t kQueryGroup = 64;
 
 // Positions of a chunk: 4096 elements (8 KiB) of K, at most a page; a power of two.
 int64_t chunk_positions(int64_t head_dim);

@@ -174,6 +174,7 @@ void init_host(nb::module_& m) {
   });
   sub.def("kv_chunk", &ops::chunk_positions);
   sub.attr("kv_page_positions") = ops::kPagePositions;
+  sub.attr("kv_query_group") = ops::kQueryGroup;
   // Rows of gate and up may be apart: halves of one array.
   sub.def("geglu", [](const Rows& gate, const Rows& up, const Output& out) {
     const auto fits = [&](const Rows& rows) {

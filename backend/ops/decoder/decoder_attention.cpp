@@ -15,17 +15,21 @@ namespace {
 // Fewer chunks are not worth a pair's start and its partial result.
 constexpr int64_t kMinChunks = 5;
 
+int64_t first_seen(int64_t position, int64_t window) {
+  return window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
+}
+
 }  // namespace
 
 DecoderAttention DecoderAttention::of(const DecoderShape& shape, const KvLayout& layout, int pairs,
                                       int64_t position, int64_t window) {
   DecoderAttention out;
   out.position = position;
-  out.from = window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
-  static_assert(kPagePositions % kGroup == 0);
+  out.from = first_seen(position, window);
+  static_assert(kPagePositions % kQueryGroup == 0);
   const int64_t size = layout.chunk_positions(), heads = shape.kv_heads;
-  const int64_t begin = out.from / kGroup * kGroup / size;
-  const int64_t chunks = (position / kGroup + 1) * kGroup / size - begin;
+  const int64_t begin = first_read(position, window) / size;
+  const int64_t chunks = (position / kQueryGroup + 1) * kQueryGroup / size - begin;
   const int64_t total = chunks * heads;
   const int64_t used = std::clamp<int64_t>(total / kMinChunks, 1, pairs);
   std::vector<int64_t> parts(static_cast<size_t>(heads), 0);
@@ -42,6 +46,10 @@ DecoderAttention DecoderAttention::of(const DecoderShape& shape, const KvLayout&
   }
   out.parts = *std::max_element(parts.begin(), parts.end());
   return out;
+}
+
+int64_t DecoderAttention::first_read(int64_t position, int64_t window) {
+  return first_seen(position / kQueryGroup * kQueryGroup, window) / kQueryGroup * kQueryGroup;
 }
 
 attention::Record DecoderAttention::record(const DecoderShape& shape, const KvLayout& layout,

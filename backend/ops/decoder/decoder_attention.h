@@ -22,18 +22,19 @@ struct DecoderRange {
   bool operator==(const DecoderRange&) const = default;
 };
 
-// The work of attention at one position with one window. Chunks are read in groups of kGroup
-// positions, also where the query sees none of a chunk: so the next token mostly has the same work,
-// and its stream the same transfers. A group lies in one page of the cache, whose rows are finite
-// where no token has been.
+// The work of attention at one position with one window: the groups of kQueryGroup positions that
+// any query of the same group sees, also where this one sees none of a chunk. So the next token
+// mostly has the same work, and its stream the same transfers. A group lies in one page of the
+// cache, whose rows are finite where no token has been.
 struct DecoderAttention {
-  static constexpr int64_t kGroup = 64;
   int64_t position = 0, from = 0;    // of the query; the first key it sees
   int64_t parts = 0;                 // partial results per key head at most
   std::vector<DecoderRange> ranges;  // in the order of pairs, then heads
 
   static DecoderAttention of(const DecoderShape& shape, const KvLayout& layout, int pairs,
                              int64_t position, int64_t window);
+  // The first position that is read: of a group's begin.
+  static int64_t first_read(int64_t position, int64_t window);
   attention::Record record(const DecoderShape& shape, const KvLayout& layout,
                            const DecoderRange& range) const;
 };

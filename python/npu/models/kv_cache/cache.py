@@ -18,7 +18,7 @@ import numpy as np
 from npu._npu import host as native
 from npu.errors import ArgumentError
 from npu.models.kv_cache import file
-from npu.models.kv_cache.layout import PAGE, Layout, first_page
+from npu.models.kv_cache.layout import PAGE, QUERY_GROUP, Layout, first_page
 from npu.models.kv_cache.pool import Pool
 
 # Positions that sliding layers keep beyond their window, so that a chat can go back by an answer.
@@ -265,7 +265,7 @@ class Cache:
         for window, table in zip(self.layout.windows, self._state.tables, strict=True):
             if window is not None and (start := _start(table)):
                 least = max(least, start + window - 1)
-        return least
+        return -(-least // QUERY_GROUP) * QUERY_GROUP
 
     def truncate(self, length: int) -> None:
         """Forgets positions from ``length`` on. 0 is always possible; less than ``shortest``, which
@@ -414,7 +414,8 @@ def running_together(
 
 def _unneeded(length: int, window: int) -> int:
     """The first pages of a sliding layer that neither the next query nor going back needs."""
-    return max(0, length - window + 1 - SLIDING_HISTORY) // PAGE
+    query = (length - SLIDING_HISTORY) // QUERY_GROUP * QUERY_GROUP
+    return max(0, query - window + 1) // PAGE
 
 
 def _start(table: np.ndarray) -> int:

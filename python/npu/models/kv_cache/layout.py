@@ -15,6 +15,8 @@ import numpy as np
 from npu._npu import host as native
 
 PAGE: int = native.kv_page_positions  # positions of a page
+# Attention may read for a query what the first one of its group of positions sees.
+QUERY_GROUP: int = native.kv_query_group
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from npu.errors import ArgumentError, FormatError
 from npu.models.gemma3.prefill import Prefill
 from npu.models.identity import fingerprint
 from npu.models.kv_cache import Cache
+from npu.models.kv_cache import cache as cache_module
 
 TEXT = "What is 17 + 25?"
 
@@ -61,6 +62,21 @@ def test_forks_files_and_truncation_give_a_fresh_runs_logits(
     expected = fresh(model, [base, [11]])
     for other in (second, loaded):
         assert np.array_equal(model.forward([11], other), expected)
+
+
+def test_a_token_runs_where_sliding_layers_have_just_what_it_needs(
+    demo: tuple[gemma3.Model, gemma3.Tokenizer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_module, "SLIDING_HISTORY", 0)
+    model, _ = demo
+    base = np.random.default_rng(2).integers(0, 500, 330).tolist()
+    cache = model.new_cache()
+    model.forward(base, cache)
+    assert cache.start(0) == 256
+    cache.truncate(cache.shortest)
+    assert cache.length < len(base)
+    expected = fresh(model, [base[: cache.length], [7]])
+    assert np.array_equal(model.forward([7], cache), expected)
 
 
 def test_an_interrupted_pass_leaves_no_trace(
