@@ -60,12 +60,7 @@ std::optional<RunReport> Array::join(std::span<const Argument> buffers, Recordin
   if (!joinable()) return std::nullopt;
   check_arguments(run_function(), buffers);
   std::optional<Recordings::Found> found = recordings.find(*this, buffers);
-  const auto in_memory = [](const SteeringWord& word) {
-    return word.place.base == Place::kAbsolute;
-  };
-  if (!found || std::ranges::any_of(found->recording->steering, in_memory)) {
-    return std::nullopt;
-  }
+  if (!found || found->recording->steering.in_memory()) return std::nullopt;
   const size_t number = replay_->runs().size() - 1;
   if (beside_.size() == number) {
     beside_.push_back(std::make_unique<OwnMemory>(*memories_, number));
@@ -87,8 +82,9 @@ void Array::begin_recording(const stream::Stream& stream, Recordings& recordings
   recorded_->epoch = epoch_;
   recorded_->arguments = std::move(*shapes);
   recorded_->data = recordings.version().data();
-  for (const stream::Operation* patch : recordings.version().address_patches()) {
-    recorded_->patches.push_back({patched_offset(*patch), patch->argument});
+  const StreamVersion& version = recordings.version();
+  for (size_t i = 0; i < version.offsets().size(); ++i) {
+    recorded_->patches.push_back({version.offsets()[i], version.address_patches()[i]->argument});
   }
   recordings_ = &recordings;
   log_ = std::make_unique<ActionLog>(buffers_, recorded_->arguments, blocks_.size(),
@@ -219,7 +215,7 @@ void Array::end_recording() {
   std::optional<std::vector<SteeringWord>> steering = steering_words(log->phases(), &fixed);
   const auto can_compare = [&](const SteeringWord& word) { return comparable(word, *run); };
   if (!steering || !std::ranges::all_of(*steering, can_compare)) return recordings_->refuse();
-  run->steering = std::move(*steering);
+  run->steering = SteeringRuns(*steering);
   run->steering_bytes = log->take_steering();
   run->end = std::move(*end);
   for (PatchUse& patch : run->patches) {

@@ -25,7 +25,7 @@ struct Recording {
   StreamVersion::Data data;
   std::vector<PatchUse> patches;  // of the stream's ADDRESS_PATCHes, in its order
   ControlState end;
-  std::vector<SteeringWord> steering;
+  SteeringRuns steering;
   SteeringBytes steering_bytes;
   PackedPhases phases;
   std::vector<OperandLists::Kept> operands;  // of their calls

@@ -61,19 +61,13 @@ bool recordable(const Operation& operation) {
 
 // Whether the words that decide what cores do are those of the recorded run.
 bool steered_the_same(const Recording& recording, std::span<const Argument> arguments) {
-  const auto at = [&](uint32_t base, int64_t offset) {
-    return base == Place::kAbsolute
-               ? reinterpret_cast<const std::byte*>(static_cast<intptr_t>(offset))
-               : arguments[base - 1].data + offset;
-  };
-  const auto same_word = [&](const SteeringWord& word) {
-    return std::memcmp(at(word.place.base, word.place.offset), &word.value, sizeof word.value) == 0;
-  };
+  std::vector<std::byte*> begins;
+  for (const Argument& argument : arguments) begins.push_back(argument.data);
   const auto same_bytes = [&](const SteeringBytes::value_type& range) {
     const auto& [place, bytes] = range;
-    return std::memcmp(at(place.first, place.second), bytes.data(), bytes.size()) == 0;
+    return std::memcmp(begins[place.first - 1] + place.second, bytes.data(), bytes.size()) == 0;
   };
-  return std::ranges::all_of(recording.steering, same_word) &&
+  return recording.steering.hold(begins) &&
          std::ranges::all_of(recording.steering_bytes, same_bytes);
 }
 
@@ -131,9 +125,10 @@ bool Recordings::enabled() const { return memory_->most() > 0; }
 std::optional<std::vector<int64_t>> Recordings::moved(const Recording& recording,
                                                       std::span<const Argument> arguments) const {
   std::vector<int64_t> all;
+  all.reserve(recording.patches.size());
   for (size_t i = 0; i < recording.patches.size(); ++i) {
     const PatchUse& use = recording.patches[i];
-    const uint64_t offset = patched_offset(*version_.address_patches()[i]);
+    const uint64_t offset = version_.offsets()[i];
     all.push_back(static_cast<int64_t>(offset - use.offset));
     if (offset == use.offset) continue;
     // Where the register level refuses the patch or the BD.
@@ -178,12 +173,11 @@ std::vector<bool> Recordings::moving() const {
   const std::lock_guard<std::mutex> guard(memory_->mutex_);
   std::vector<bool> all = version_.moved();
   for (size_t i = 0; i < all.size(); ++i) {
-    const Operation& patch = *version_.address_patches()[i];
-    const uint64_t offset = patched_offset(patch);
-    all[i] =
-        all[i] || std::ranges::any_of(moving_, [&](const ArgumentRange& range) {
-          return range.argument == patch.argument && offset >= range.begin && offset < range.end;
-        });
+    const uint32_t argument = version_.address_patches()[i]->argument;
+    const uint64_t offset = version_.offsets()[i];
+    all[i] = all[i] || std::ranges::any_of(moving_, [&](const ArgumentRange& range) {
+               return range.argument == argument && offset >= range.begin && offset < range.end;
+             });
   }
   return all;
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <iterator>
 #include <map>
 #include <memory_resource>
@@ -279,6 +280,49 @@ std::vector<SteeringWord> Search::found() const {
 }
 
 }  // namespace
+
+SteeringRuns::SteeringRuns(std::span<const SteeringWord> words) {
+  for (const SteeringWord& word : words) {
+    const Run* const last = runs_.empty() ? nullptr : &runs_.back();
+    const bool follows =
+        last != nullptr && last->place.base == word.place.base &&
+        last->place.offset + static_cast<int64_t>(last->words) * kWordBytes == word.place.offset;
+    if (!follows) runs_.push_back({word.place, 0});
+    ++runs_.back().words;
+    values_.push_back(word.value);
+  }
+}
+
+bool SteeringRuns::hold(std::span<std::byte* const> arguments) const {
+  constexpr size_t kAhead = 32;  // runs, whose lines are under way
+  const auto at = [&](const Place& place) {
+    return place.base == Place::kAbsolute
+               ? reinterpret_cast<const std::byte*>(static_cast<intptr_t>(place.offset))
+               : arguments[place.base - 1] + place.offset;
+  };
+  const uint32_t* expected = values_.data();
+  for (size_t i = 0; i < runs_.size(); ++i) {
+    if (i + kAhead < runs_.size()) __builtin_prefetch(at(runs_[i + kAhead].place));
+    const std::byte* next = at(runs_[i].place);
+    uint32_t different = 0;  // a few words, for which a call of memcmp takes longer
+    for (size_t w = 0; w < runs_[i].words; ++w, next += kWordBytes) {
+      uint32_t value = 0;
+      std::memcpy(&value, next, sizeof value);
+      different |= value ^ *expected++;
+    }
+    if (different != 0) return false;
+  }
+  return true;
+}
+
+bool SteeringRuns::in_memory() const {
+  return std::ranges::any_of(
+      runs_, [](const Run& run) { return run.place.base == Place::kAbsolute; });
+}
+
+size_t SteeringRuns::bytes() const {
+  return runs_.size() * sizeof(Run) + values_.size() * sizeof values_[0];
+}
 
 // Lanes of a phase touch nothing of each other's, so their order is of no importance.
 std::optional<std::vector<SteeringWord>> steering_words(std::span<const Phase> phases,

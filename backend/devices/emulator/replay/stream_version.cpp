@@ -21,7 +21,8 @@ StreamVersion::StreamVersion(const stream::Stream& stream) {
     if (operation.opcode != Opcode::kAddressPatch) continue;
     address_patches_.push_back(&operation);
     const size_t first = operation.byte_offset / 4;
-    offsets_.emplace_back(first, first + operation.bytes / 4);
+    patch_words_.emplace_back(first, first + operation.bytes / 4);
+    offsets_.push_back(patched_offset(operation));
   }
   moved_.resize(address_patches_.size());
 }
@@ -30,11 +31,13 @@ bool StreamVersion::patch(stream::Stream& stream, size_t word, uint32_t value) {
   const uint32_t before = word < stream.words().size() ? stream.words()[word] : 0;
   stream.patch(word, value);
   const auto behind =
-      std::ranges::upper_bound(offsets_, word, {}, &std::pair<size_t, size_t>::first);
-  const bool offset = behind != offsets_.begin() && word < std::prev(behind)->second;
+      std::ranges::upper_bound(patch_words_, word, {}, &std::pair<size_t, size_t>::first);
+  const bool offset = behind != patch_words_.begin() && word < std::prev(behind)->second;
   if (before == value) return false;
   if (offset) {
-    moved_[static_cast<size_t>(behind - offsets_.begin()) - 1] = true;
+    const auto number = static_cast<size_t>(behind - patch_words_.begin()) - 1;
+    moved_[number] = true;
+    offsets_[number] = patched_offset(*address_patches_[number]);
     return false;
   }
   words_.try_emplace(word, Word{before, value}).first->second.now = value;

@@ -25,16 +25,19 @@ class StreamVersion {
   // Words of BLOCKWRITEs that are not as they were prepared.
   using Data = std::vector<std::pair<size_t, uint32_t>>;
   const Data& data();
-  // Of the ADDRESS_PATCHes, in the stream's order: those whose places have been changed.
-  const std::vector<bool>& moved() const { return moved_; }
+  // The ADDRESS_PATCHes, in the stream's order; of each, how many bytes into its argument it points
+  // to, and whether that has been changed.
   const std::vector<const stream::Operation*>& address_patches() const { return address_patches_; }
+  const std::vector<uint64_t>& offsets() const { return offsets_; }
+  const std::vector<bool>& moved() const { return moved_; }
 
  private:
   struct Word {
     uint32_t prepared, now;
   };
   std::vector<const stream::Operation*> address_patches_;
-  std::vector<std::pair<size_t, size_t>> offsets_;  // their words: first and end
+  std::vector<std::pair<size_t, size_t>> patch_words_;  // of each: first and end
+  std::vector<uint64_t> offsets_;
   std::map<size_t, Word> words_;                    // that patches have changed
   std::vector<bool> moved_;
   Data data_;
