@@ -27,12 +27,17 @@ void TopLists::add(const std::byte* list, int64_t entries, int64_t rows, int64_t
   }
 }
 
+// Of a heap, since many lists are found and few entries are asked for.
 void TopLists::take(int64_t k, TopEntry* out) {
-  std::ranges::sort(found_, before);
-  // Rows that two cores computed come next to each other, with the same value.
-  const auto end = std::ranges::unique(found_, {}, &TopEntry::row).begin();
-  found_.erase(end, found_.end());
-  std::copy_n(found_.begin(), std::min(found_.size(), static_cast<size_t>(k)), out);
+  const auto after = [](const TopEntry& a, const TopEntry& b) { return before(b, a); };
+  std::ranges::make_heap(found_, after);
+  const TopEntry* last = nullptr;
+  for (int64_t count = 0; count < k && !found_.empty(); found_.pop_back()) {
+    std::ranges::pop_heap(found_, after);
+    // Rows that two cores computed come one after the other, with the same value.
+    if (last != nullptr && last->row == found_.back().row) continue;
+    last = &(out[count++] = found_.back());
+  }
   found_.clear();
 }
 

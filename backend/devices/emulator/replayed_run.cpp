@@ -235,11 +235,14 @@ void Array::leave_state_of_replay() {
   const std::shared_ptr<const Recording> left = left_by_.lock();
   const Replay& first = replay_->runs().front();
   const std::span<const int64_t> moved = first.moved();
-  if (left.get() == &first.recording() && std::ranges::equal(left_moved_, moved)) return;
-  first.recording().end.install(*this, moved);
-  left_by_ = replayed_;
+  if (left.get() == &first.recording()) {
+    ControlState::move(*this, left_moved_, moved);
+  } else {
+    first.recording().end.install(*this, moved);
+    left_by_ = replayed_;
+    left_nothing_ = false;
+  }
   left_moved_.assign(moved.begin(), moved.end());
-  left_nothing_ = false;
 }
 
 // False when the deadline has passed.

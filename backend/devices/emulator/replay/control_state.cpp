@@ -89,6 +89,17 @@ void ControlState::install(Array& array, std::span<const int64_t> moved) const {
   }
 }
 
+void ControlState::move(Array& array, std::span<const int64_t> before,
+                        std::span<const int64_t> moved) {
+  for (const auto& tile : array.tiles()) {
+    if (tile->geometry.kind != arch::TileKind::kShim) continue;  // no other BD is patched
+    for (BdSlot& slot : tile->bds) {
+      const int64_t distance = moved[slot.patch] - before[slot.patch];
+      if (distance != 0) slot.move_address(distance);
+    }
+  }
+}
+
 size_t ControlState::bytes() const {
   size_t sum = program_bytes_;
   for (const TileState& tile : tiles_) {
