@@ -223,7 +223,9 @@ void Array::end_recording() {
     patch.fixed |= std::ranges::find(fixed, base) != fixed.end();
   }
   Patches patches(recordings_->moving());
-  run->phases = PackedPhases(log->take_phases(patches));
+  std::vector<Phase> phases = log->take_phases(patches);
+  PackedPhases spare = recordings_->take_spare(PackedPhases::needed(phases));
+  run->phases = PackedPhases(std::move(phases), std::move(spare));
   for (const uint32_t patch : patches.fixed()) run->patches[patch - 1].fixed = true;
   run->operands = log->take_operands();
   run->keep_blocks(log->take_blocks());

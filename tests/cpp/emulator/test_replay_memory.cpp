@@ -159,4 +159,38 @@ TEST_CASE("recordings that are used least recently leave a full memory") {
   CHECK(replays(other));
 }
 
+TEST_CASE("a large recording that leaves has its memory used by the next one") {
+  constexpr uint32_t kObjects = 6000;
+  Design design, plain;
+  const auto memory = std::make_shared<ReplayMemory>();
+  const auto recorded = [&](uint32_t objects, uint32_t seed) {
+    auto stream = std::make_unique<Prepared>(objects, memory);
+    for (uint32_t i = 0; i < 3; ++i) {
+      Data data(objects, seed + i), expected(objects, seed + i);
+      CHECK(run(design, *stream, data) == (i == 2));
+      run_plainly(plain, *stream, expected.arguments());
+      CHECK(data == expected);
+    }
+    return stream;
+  };
+  const auto small = recorded(2, 1);
+  const size_t before = memory->bytes();
+  auto large = recorded(kObjects, 2);
+  const size_t both = memory->bytes();
+  REQUIRE(both > before + ReplayMemory::kLeastSpare);
+  large.reset();
+  const size_t kept = memory->bytes();
+  CHECK(kept > before + ReplayMemory::kLeastSpare);
+  CHECK(kept < both);
+  large = recorded(kObjects, 3);
+  CHECK(memory->bytes() == both);
+  large.reset();
+  CHECK(memory->bytes() == kept);
+  const size_t most = 2 * before + before / 2;
+  memory->limit(most);  // what is kept makes room
+  const auto other = recorded(2, 4);
+  CHECK(memory->bytes() > before);
+  CHECK(memory->bytes() <= most);
+}
+
 TEST_SUITE_END();

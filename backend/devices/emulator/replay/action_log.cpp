@@ -13,6 +13,7 @@
 
 #include "devices/emulator/array.h"
 #include "devices/emulator/replay/forwarding.h"
+#include "host/thread_pool.h"
 #include "kernels/call.h"
 
 namespace npu::emulator {
@@ -220,7 +221,7 @@ void ActionLog::call(const CallAction::Function& function, const kernels::Declar
                      std::span<const KernelArgument> arguments, CoreState& state) {
   if (refused() || full()) return;
   Lane& into = lane();
-  std::array<Place, kernels::kMaxOperands> places;
+  std::array<Place, kernels::kMaxOperands> places;  // as many as there are arguments
   for (size_t i = 0; i < arguments.size(); ++i) {
     places[i] = arguments[i].data ? place(arguments[i].data) : Place{};
   }
@@ -230,7 +231,10 @@ void ActionLog::call(const CallAction::Function& function, const kernels::Declar
   call.state = &state;
   call.count = static_cast<uint8_t>(arguments.size());
   Moves moves;
-  const OperandTrace* traces = into.lists->find(call, operands, kernel, moves);
+  const bool first = into.calls.empty();
+  const OperandTrace* traces =
+      into.lists->find(call, operands, kernel, first ? nullptr : &into.calls.back(),
+                       first ? nullptr : into.traces.back(), moves);
   if (traces == nullptr) {
     traces = into.lists->add(call, operands, kernel);
     for (size_t i = 0; i < arguments.size(); ++i) check_reserved(places[i], traces[i].bytes);
@@ -378,22 +382,27 @@ void ActionLog::find_shared(Lane& lane) const {
   }
 }
 
+void ActionLog::shorten(Phase& phase, Patches& patches) const {
+  for (Lane& lane : phase) {
+    std::erase_if(lane.actions, [](const Action& a) { return a.kind == Action::Kind::kSteer; });
+    forward_results(lane, patches);
+    find_shared(lane);
+    lane.lists = nullptr;
+    lane.traces = {};
+    lane.first_copies = {};
+    lane.copies = {};
+    lane.known = {};
+  }
+  std::erase_if(phase, [](const Lane& lane) { return lane.actions.empty(); });
+}
+
 // Neighbours of one lane each become one, and so do the lanes of a phase that has little to do.
 std::vector<Phase> ActionLog::take_phases(Patches& patches) {
   close_serial();
+  ThreadPool::shared().parallel_for(phases_.size(),
+                                    [&](size_t i) { shorten(phases_[i], patches); });
   std::vector<Phase> joined;
   for (Phase& phase : phases_) {
-    for (Lane& lane : phase) {
-      std::erase_if(lane.actions, [](const Action& a) { return a.kind == Action::Kind::kSteer; });
-      forward_results(lane, patches);
-      find_shared(lane);
-      lane.lists = nullptr;
-      lane.traces = {};
-      lane.first_copies = {};
-      lane.copies = {};
-      lane.known = {};
-    }
-    std::erase_if(phase, [](const Lane& lane) { return lane.actions.empty(); });
     if (phase.empty()) continue;
     size_t actions = 0;
     for (const Lane& lane : phase) actions += lane.actions.size();

@@ -59,16 +59,23 @@ using SteeringBytes = std::map<std::pair<uint32_t, int64_t>, std::vector<std::by
 class Patches {
  public:
   // moving: of those, in the stream's order, whether other runs have them elsewhere.
-  explicit Patches(std::vector<bool> moving) : moving_(std::move(moving)) {}
+  explicit Patches(std::vector<bool> moving) : moving_(std::move(moving)), fixed_(moving_.size()) {}
   bool moves(uint32_t patch) const { return patch != 0 && moving_[patch - 1]; }
+  // May be called by every thread.
   void fix(uint32_t patch) {
-    if (patch != 0) fixed_.insert(patch);
+    if (patch != 0) fixed_[patch - 1].store(true, std::memory_order_relaxed);
   }
-  const std::set<uint32_t>& fixed() const { return fixed_; }
+  std::set<uint32_t> fixed() const {
+    std::set<uint32_t> all;
+    for (uint32_t i = 0; i < fixed_.size(); ++i) {
+      if (fixed_[i]) all.insert(i + 1);
+    }
+    return all;
+  }
 
  private:
   const std::vector<bool> moving_;
-  std::set<uint32_t> fixed_;
+  std::vector<std::atomic<bool>> fixed_;
 };
 
 // What one thread does in a phase.
@@ -164,6 +171,7 @@ class ActionLog {
   static void forget_written(Lane& lane, const CallAction& call, const OperandTrace* traces);
   static bool joins(Lane& lane, const CallAction& call, const Moves& moves);
   void find_shared(Lane& lane) const;
+  void shorten(Phase& phase, Patches& patches) const;
   Lane& lane();
   void put(Action action);
   void close_serial();

@@ -45,40 +45,37 @@ uint64_t key_of(const CallAction& call, const OperandLists::Operands& operands,
 
 }  // namespace
 
-std::optional<Moves> OperandLists::moved(const CallAction& before, const CallAction& now,
-                                         const Operands& operands,
-                                         const kernels::Declaration& kernel) {
+bool OperandLists::moved(const CallAction& before, CallAction& now, const Operands& operands,
+                         const kernels::Declaration& kernel, Moves& moves) {
   if (before.function != now.function || before.state != now.state || before.count != now.count) {
-    return std::nullopt;
+    return false;
   }
-  Moves moves;
+  moves.clear();
   for (uint8_t i = 0; i < now.count; ++i) {
     const KernelArgument &old = before.operands[i], &operand = operands.arguments[i];
     const Place &was = before.places[i], &is = operands.places[i];
     if (old.value != operand.value || was.base != is.base ||
         (old.data == nullptr) != (operand.data == nullptr)) {
-      return std::nullopt;
+      return false;
     }
     if (was.offset == is.offset && old.packed == operand.packed) continue;
-    if (!kernel.operands[i].read_only) return std::nullopt;
-    moves.add({is, operand.packed, i});
+    if (!kernel.operands[i].read_only || !moves.add({is, operand.packed, i})) return false;
   }
-  return moves;
+  now.operands = before.operands;
+  now.places = before.places;
+  now.based = before.based;
+  return true;
 }
 
 const OperandTrace* OperandLists::find(CallAction& call, const Operands& operands,
-                                       const kernels::Declaration& kernel, Moves& moves) const {
+                                       const kernels::Declaration& kernel, const CallAction* last,
+                                       const OperandTrace* last_traces, Moves& moves) const {
   if (steers(kernel)) return nullptr;
+  if (last != nullptr && moved(*last, call, operands, kernel, moves)) return last_traces;
   const auto known = found_.find(key_of(call, operands, kernel));
   if (known == found_.end()) return nullptr;
-  const CallAction& entry = known->second.call;
-  const std::optional<Moves> to = moved(entry, call, operands, kernel);
-  if (!to) return nullptr;
-  call.operands = entry.operands;
-  call.places = entry.places;
-  call.based = entry.based;
-  moves = *to;
-  return known->second.traces;
+  const Entry& entry = known->second;
+  return moved(entry.call, call, operands, kernel, moves) ? entry.traces : nullptr;
 }
 
 bool OperandLists::join(CallAction& last, std::span<const Move> before, const CallAction& call,

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -78,10 +77,16 @@ struct Move {
 class Moves {
  public:
   std::span<const Move> all() const { return std::span(list_).first(count_); }
-  void add(const Move& move) { list_[count_++] = move; }
+  // False if there are too many, which are not worth sharing a list.
+  bool add(const Move& move) {
+    if (count_ == list_.size()) return false;
+    list_[count_++] = move;
+    return true;
+  }
+  void clear() { count_ = 0; }
 
  private:
-  std::array<Move, kernels::kMaxOperands> list_;
+  std::array<Move, 4> list_;
   size_t count_ = 0;
 };
 
@@ -120,8 +125,10 @@ class OperandLists {
   };
   // Gives a call one of the lists that serves it, says which operands lie elsewhere, and returns
   // the list's traces. Null if there is none, as for calls that read or leave words that steer.
+  // last: of the lane, whose list mostly serves, with its traces; null if there is none.
   const OperandTrace* find(CallAction& call, const Operands& operands,
-                           const kernels::Declaration& kernel, Moves& moves) const;
+                           const kernels::Declaration& kernel, const CallAction* last,
+                           const OperandTrace* last_traces, Moves& moves) const;
   // Gives it a new one.
   const OperandTrace* add(CallAction& call, const Operands& operands,
                           const kernels::Declaration& kernel);
@@ -147,10 +154,10 @@ class OperandLists {
     CallAction call;
     const OperandTrace* traces;
   };
-  // How the operands of a call differ from those of another one; none of its list if in more than
-  // the places of those that are only read.
-  static std::optional<Moves> moved(const CallAction& before, const CallAction& now,
-                                    const Operands& operands, const kernels::Declaration& kernel);
+  // How the operands of a call differ from those in the list of another one; false if in more than
+  // the places of a few that are only read. The call has that list then.
+  static bool moved(const CallAction& before, CallAction& now, const Operands& operands,
+                    const kernels::Declaration& kernel, Moves& moves);
   void trace(std::span<OperandTrace> traces, const kernels::Declaration& kernel,
              std::span<const KernelArgument> arguments);
 

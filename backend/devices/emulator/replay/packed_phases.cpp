@@ -10,7 +10,7 @@ namespace {
 
 template <typename T>
 size_t bytes_of(const T& list) {
-  return list.size() * sizeof list[0];
+  return list.capacity() * sizeof list[0];
 }
 
 template <typename T>
@@ -20,6 +20,15 @@ size_t count(const std::vector<Phase>& phases, std::vector<T> Lane::*list) {
     for (const Lane& lane : phase) all += (lane.*list).size();
   }
   return all;
+}
+
+// Room for the lists of all lanes and, as the next recording is mostly of a token that attends to
+// more keys, for a few more.
+template <typename T>
+void make_room(AlignedVector<T>& to, const std::vector<Phase>& phases, std::vector<T> Lane::*list) {
+  to.clear();
+  const size_t needed = count(phases, list);
+  if (needed > to.capacity()) to.reserve(needed + needed / 16);
 }
 
 // Where they lie now; there is room for them.
@@ -33,12 +42,17 @@ const T* append(AlignedVector<T>& to, std::vector<T>& list) {
 
 }  // namespace
 
-PackedPhases::PackedPhases(std::vector<Phase> phases) {
-  actions_.reserve(count(phases, &Lane::actions));
-  walks_.reserve(count(phases, &Lane::walks));
-  calls_.reserve(count(phases, &Lane::calls));
-  moves_.reserve(count(phases, &Lane::moves));
-  blocks_.reserve(count(phases, &Lane::blocks));
+PackedPhases::PackedPhases(std::vector<Phase> phases, PackedPhases spare)
+    : actions_(std::move(spare.actions_)),
+      walks_(std::move(spare.walks_)),
+      calls_(std::move(spare.calls_)),
+      moves_(std::move(spare.moves_)),
+      blocks_(std::move(spare.blocks_)) {
+  make_room(actions_, phases, &Lane::actions);
+  make_room(walks_, phases, &Lane::walks);
+  make_room(calls_, phases, &Lane::calls);
+  make_room(moves_, phases, &Lane::moves);
+  make_room(blocks_, phases, &Lane::blocks);
   for (Phase& phase : phases) {
     for (Lane& lane : phase) {
       const size_t actions = lane.actions.size();
@@ -55,6 +69,14 @@ PackedPhases::PackedPhases(std::vector<Phase> phases) {
       });
     }));
   }
+}
+
+size_t PackedPhases::needed(const std::vector<Phase>& phases) {
+  return count(phases, &Lane::actions) * sizeof(Action) +
+         count(phases, &Lane::walks) * sizeof(Walk) +
+         count(phases, &Lane::calls) * sizeof(CallAction) +
+         count(phases, &Lane::moves) * sizeof(Move) +
+         count(phases, &Lane::blocks) * sizeof(SharedBlock*);
 }
 
 size_t PackedPhases::next_shares(size_t phase) const {

@@ -26,7 +26,9 @@ struct PackedLane {
 class PackedPhases {
  public:
   PackedPhases() = default;
-  explicit PackedPhases(std::vector<Phase> phases);
+  // spare: of a recording that has left, whose memory is used again: new pages take longer to get
+  // than to fill.
+  explicit PackedPhases(std::vector<Phase> phases, PackedPhases spare = {});
   PackedPhases(PackedPhases&&) = default;  // lanes refer to the lists below, which stay in place
   PackedPhases& operator=(PackedPhases&&) = default;
   size_t size() const { return ends_.size(); }
@@ -39,6 +41,7 @@ class PackedPhases {
   bool shares(size_t phase) const { return shares_[phase]; }
   size_t next_shares(size_t phase) const;
   size_t bytes() const;
+  static size_t needed(const std::vector<Phase>& phases);  // bytes for their lists
 
  private:
   AlignedVector<Action> actions_;

@@ -26,9 +26,9 @@ void Recording::keep_blocks(std::vector<std::unique_ptr<BlockPool>> pools) {
 }
 
 size_t Recording::bytes() const {
-  size_t sum = sizeof *this + end.bytes() + steering.bytes() +
-               data.size() * sizeof data[0] + patches.size() * sizeof patches[0] +
-               block_places.size() * sizeof block_places[0] + phases.bytes();
+  size_t sum = sizeof *this + end.bytes() + steering.bytes() + data.size() * sizeof data[0] +
+               patches.size() * sizeof patches[0] + block_places.size() * sizeof block_places[0] +
+               phases.bytes();
   for (const auto& range : steering_bytes) sum += sizeof range + range.second.size();
   for (const OperandLists::Kept& list : operands) sum += list.bytes();
   for (const auto& pool : blocks) sum += pool->bytes();

@@ -88,9 +88,23 @@ size_t ReplayMemory::most() const {
   return most_;
 }
 
+// Small ones lie in pages that the process has anyway.
+void ReplayMemory::keep_spare(PackedPhases phases) {
+  if (phases.bytes() < kLeastSpare) return;
+  take_spare();
+  bytes_ += phases.bytes();
+  spare_ = std::move(phases);
+}
+
+PackedPhases ReplayMemory::take_spare() {
+  bytes_ -= spare_.bytes();
+  return std::exchange(spare_, {});
+}
+
 // What `stream` has itself stays: it makes room among its own by itself.
 bool ReplayMemory::make_room(size_t bytes, const Recordings& stream) {
   if (bytes > most_ - std::min(most_, stream.bytes_)) return false;
+  if (bytes_ + bytes > most_) take_spare();
   while (bytes_ + bytes > most_) {
     Recordings* owner = nullptr;
     size_t oldest = 0;
@@ -103,6 +117,7 @@ bool ReplayMemory::make_room(size_t bytes, const Recordings& stream) {
       }
     }
     owner->drop(oldest);
+    take_spare();
   }
   return true;
 }
@@ -117,6 +132,7 @@ Recordings::~Recordings() {
   const std::lock_guard<std::mutex> guard(memory_->mutex_);
   drop_all();
   std::erase(memory_->streams_, this);
+  if (memory_->streams_.empty()) memory_->take_spare();
 }
 
 bool Recordings::enabled() const { return memory_->most() > 0; }
@@ -210,6 +226,11 @@ size_t Recordings::most_bytes() const {
   return memory_->most_ - std::min(memory_->most_, bytes_);
 }
 
+PackedPhases Recordings::take_spare(size_t needed) {
+  const std::lock_guard<std::mutex> guard(memory_->mutex_);
+  return memory_->spare_.bytes() > 2 * needed ? PackedPhases() : memory_->take_spare();
+}
+
 void Recordings::add(Recording recording) {
   const size_t bytes = recording.bytes();
   const std::lock_guard<std::mutex> guard(memory_->mutex_);
@@ -224,7 +245,7 @@ void Recordings::add(Recording recording) {
   bytes_ += bytes;
   memory_->bytes_ += bytes;
   all_.push_back(
-      {std::make_shared<const Recording>(std::move(recording)), bytes, ++memory_->uses_, false});
+      {std::make_shared<Recording>(std::move(recording)), bytes, ++memory_->uses_, false});
 }
 
 void Recordings::drop(size_t number) {
@@ -232,6 +253,7 @@ void Recordings::drop(size_t number) {
   all_.erase(all_.begin() + static_cast<std::ptrdiff_t>(number));
   bytes_ -= kept.bytes;
   memory_->bytes_ -= kept.bytes;
+  if (kept.recording.use_count() == 1) memory_->keep_spare(std::move(kept.recording->phases));
   if (kept.repeated) first_recorded_ = kFirstRecorded;
   if (!kept.repeated && runs_ > 0) wait_longer();
   runs_ = 0;
@@ -255,9 +277,7 @@ bool Recordings::refused() const {
 }
 
 void Recordings::drop_all() {
-  memory_->bytes_ -= bytes_;
-  bytes_ = 0;
-  all_.clear();
+  while (!all_.empty()) drop(all_.size() - 1);
 }
 
 void Recordings::patch(stream::Stream& stream, std::span<const StreamPatch> patches) {

@@ -22,7 +22,7 @@ class Recordings;
 // recently leave for new ones. Streams may end on any thread while another one of theirs runs.
 class ReplayMemory {
  public:
-  static constexpr size_t kMost = size_t{512} << 20;
+  static constexpr size_t kMost = size_t{512} << 20, kLeastSpare = size_t{2} << 20;
   explicit ReplayMemory(size_t most = kMost) : most_(most) {}
 
   void limit(size_t most);
@@ -33,10 +33,13 @@ class ReplayMemory {
   friend class Recordings;
   // These need the mutex.
   bool make_room(size_t bytes, const Recordings& stream);  // among what other streams have
+  void keep_spare(PackedPhases phases);
+  PackedPhases take_spare();
 
   mutable std::mutex mutex_;
   size_t most_, bytes_ = 0;
-  uint64_t uses_ = 0;  // of all recordings, so far
+  PackedPhases spare_;  // of the recording that has left last; counted in bytes_
+  uint64_t uses_ = 0;   // of all recordings, so far
   std::vector<Recordings*> streams_;
 };
 
@@ -69,6 +72,8 @@ class Recordings {
   // The run was not recorded, for a reason that may pass: the next attempt waits twice as long.
   void postpone();
   size_t most_bytes() const;  // of the next one
+  // Memory for phases that need so many bytes: a recording that has left, if it had not much more.
+  PackedPhases take_spare(size_t needed);
   void add(Recording recording);
   // No run of the stream can be recorded.
   void refuse();
@@ -80,7 +85,7 @@ class Recordings {
  private:
   friend class ReplayMemory;
   struct Kept {
-    std::shared_ptr<const Recording> recording;
+    std::shared_ptr<Recording> recording;
     size_t bytes;
     uint64_t last_use;  // ReplayMemory::uses_
     bool repeated;

@@ -18,8 +18,8 @@ struct SteeringWord {
   uint32_t value;
 };
 
-// Such words, side by side where they follow each other: they are compared before every replay, when
-// none of them is in a cache.
+// Such words, side by side where they follow each other: they are compared before every replay,
+// when none of them is in a cache.
 class SteeringRuns {
  public:
   SteeringRuns() = default;

@@ -38,7 +38,7 @@ class StreamVersion {
   std::vector<const stream::Operation*> address_patches_;
   std::vector<std::pair<size_t, size_t>> patch_words_;  // of each: first and end
   std::vector<uint64_t> offsets_;
-  std::map<size_t, Word> words_;                    // that patches have changed
+  std::map<size_t, Word> words_;  // that patches have changed
   std::vector<bool> moved_;
   Data data_;
   bool stale_ = false;
