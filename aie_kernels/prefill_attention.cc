@@ -49,10 +49,12 @@ inline void find_visible(const Job& job, int32_t* work) {
   constexpr int32_t kFar = 1 << 29;
   const int32_t first = job.keys_from, end = job.keys_end, queries = job.queries_from;
   const int32_t back = job.window != 0 ? job.window - 1 : kFar, on = job.causal != 0 ? 1 : kFar;
+  const int32_t queries_end = job.causal != 0 ? end : INT32_MAX;
   int32_t units = kNpu1 ? job.units : kUnits;  // known, two would be two copies
   NPU_ROLLED do {
     NPU_SERIAL_FOR(int32_t row = 0, row != kRows, ++row) {
-      const int32_t from = std::max(first, query + row - back);
+      const int32_t exist_from = query + row < queries_end ? first : end;
+      const int32_t from = std::max(exist_from, query + row - back);
       work[kBefore] = int32_t(0x80000000 - uint32_t(from));
       const int32_t seen = std::max(std::min(end, query + row + on) - from, 0);
       work[kLength] = (seen & where(query + row >= queries)) ^ INT32_MIN;

@@ -113,7 +113,7 @@ inline constexpr int32_t kState = 64, kRowState = 72, kAttentionState = 80;  // 
   WORD(keys_from)     /* keys that exist: positions [keys_from, keys_end) */                     \
   WORD(keys_end)                                                                                 \
   WORD(window)        /* not 0: a key is visible if key > query - window */                      \
-  WORD(causal)        /* 1: a key is visible if key <= query */                                  \
+  WORD(causal)        /* 1: a key is visible if key <= query < keys_end */                       \
   WORD(scale)         /* bits of a float32: of the softmax, times log2 e */                      \
   /* of the core */                                                                              \
   WORD(row) WORD(column)                                                                         \

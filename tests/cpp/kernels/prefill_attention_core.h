@@ -76,7 +76,7 @@ struct Task {
   bool sees(int row, int key) const {
     const int place = job.key_position + key;
     return exists(key) && query(row) >= job.queries_from &&
-           (job.causal == 0 || place <= query(row)) &&
+           (job.causal == 0 || (place <= query(row) && query(row) < job.keys_end)) &&
            (job.window == 0 || place > query(row) - job.window);
   }
 };

@@ -122,6 +122,20 @@ TEST_CASE("prefill attention: rows of positions before the first query are zero,
   });
 }
 
+TEST_CASE("prefill attention: rows of positions behind the last key are zero, if causal") {
+  each_build([](const Build& build) {
+    Task task(build, 128, 4, 8);
+    task.job.causal = 1, task.job.query_position = 9;
+    for (const int window : {0, 5}) {
+      task.job.window = window;
+      task.job.keys_end = 9 + 6;  // of the first 8 rows the last two are behind it
+      const std::vector<float> result = run(build, task);
+      check(task, result);
+      for (int row = 0; row < 8; ++row) CHECK((result[at(row * 128)] == 0) == (row >= 6));
+    }
+  });
+}
+
 TEST_CASE("prefill attention: a unit without keys beside one that has some") {
   each_build([](const Build& build) {
     Task task(build, 128, 2, 9);

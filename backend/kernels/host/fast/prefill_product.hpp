@@ -80,16 +80,70 @@ inline const int32_t* panel_of(uint32_t operand, const uint8_t* block, Format fo
   return panel_of<Format::kBf16>(operand, block, slice);
 }
 
+// A row of a tile of A; those of the next eight columns are a tile further.
+struct TileRow {
+  const pf_packed* tile;
+  int32_t row;
+};
+// Row `row` of a slice of A, which is stored one row of tiles after the other.
+inline TileRow row_of(const pf_packed* a, int32_t row) {
+  return {a + row / kPfTileRows * (kPfSlice / 8 * kPfTile), row % kPfTileRows};
+}
+
+// Which rows of a slice of A are not all zeros: a prompt seldom fills its last rows, a batch has
+// one of 8 (docs/prefill.md).
+struct UsedRows {
+  uint64_t bits[2];  // row i: bit i % 64
+
+  UsedRows() = default;
+  UsedRows(const pf_packed* a, int32_t m) : bits{} {
+    static_assert(npu::prefill::kRowSlots <= 128);
+    for (int32_t row = 0; row < m; ++row) {
+      bits[row / 64] |= uint64_t{used(row_of(a, row))} << row % 64;
+    }
+  }
+  bool any() const { return (bits[0] | bits[1]) != 0; }
+  // Of `count` rows from `first` on, a multiple of it.
+  uint32_t of(int32_t first, int32_t count) const {
+    return uint32_t(bits[first / 64] >> first % 64) & ((1u << count) - 1);
+  }
+
+ private:
+  static bool used(const TileRow& place) {
+    const pf_packed* row = place.tile + place.row * 8;
+    constexpr uint64_t kZero = sizeof(pf_packed) == 1 ? 0x8080808080808080 : 0;  // 128 more
+    uint64_t any = 0;
+    for (int32_t step = 0; step < kPfSlice / 8; ++step, row += kPfTile) {
+      unroll<sizeof(pf_packed)>(
+          [&](auto i) { any |= load<uint64_t>(row + i.value * 8 / sizeof(pf_packed)) ^ kZero; });
+    }
+    return any != 0;
+  }
+};
+
+struct Activations {
+  const pf_packed* rows;  // null where they are refused
+  UsedRows used;
+};
+
 // Slice `slice` of the `slices` of an object of A that count.
-inline const pf_packed* activations_of(const bfloat16* a, int32_t m, int32_t slice,
-                                       int32_t slices) {
+inline Activations activations_of(const bfloat16* a, int32_t m, int32_t slice, int32_t slices) {
   const int32_t count = m * kPfSlice, packed = m / kPfTileRows * (kPfSlice / 8) * kPfTile;
   if constexpr (!kPfBlockFloat && kPackedAsIs<bfloat16, pf_packed>) {
-    return reinterpret_cast<const pf_packed*>(a) + slice * packed;
+    const auto* const rows = reinterpret_cast<const pf_packed*>(a) + slice * packed;
+    return {rows, UsedRows(rows, m)};
   } else {
-    return packed_part<pf_packed>(
-        0, reinterpret_cast<const void*>(&pack_activations), slices, slice, packed,
-        [&](int32_t i, pf_packed* out) { return pack_activations(a, i, count, out); });
+    constexpr int32_t kUsed = 64 / sizeof(pf_packed);  // behind a slice: UsedRows
+    const pf_packed* const rows =
+        packed_part<pf_packed>(0, reinterpret_cast<const void*>(&pack_activations), slices, slice,
+                               packed + kUsed, [&](int32_t i, pf_packed* out) {
+                                 if (!pack_activations(a, i, count, out)) return false;
+                                 const UsedRows used(out, m);
+                                 __builtin_memcpy(out + packed, &used, sizeof used);
+                                 return true;
+                               });
+    if (rows == nullptr) return {nullptr, {}};
+    return {rows, load<UsedRows>(rows + packed)};
   }
 }
 
@@ -103,16 +157,6 @@ inline constexpr unsigned kPfFewVectors = kSumRows == 1 ? kSumVectors / 2 : kSum
 inline constexpr int32_t kPfRows = kSimdBytes == 64 ? 8 : 4;
 inline constexpr unsigned kPfVectors = 2, kPfFewVectors = kPfBlock / kLanes;
 #endif
-
-// A row of a tile of A; those of the next eight columns are a tile further.
-struct TileRow {
-  const pf_packed* tile;
-  int32_t row;
-};
-// Row `row` of a slice of A, which is stored one row of tiles after the other.
-inline TileRow row_of(const pf_packed* a, int32_t row) {
-  return {a + row / kPfTileRows * (kPfSlice / 8 * kPfTile), row % kPfTileRows};
-}
 
 // Sums of kCount rows += eight columns of A times those of a panel. place(i): of row i of A.
 template <unsigned kCount, unsigned kV, typename Place>
@@ -163,37 +207,6 @@ AIE_HOST_INLINE void multiply_rows(const Place& place, const int32_t* panel, int
   });
 }
 
-// The rows of a slice of A that are not all zeros, if at most half are: of a batch one of 8 counts
-// (docs/prefill.md). Only jobs of 16 rows are looked through: 64 rows of the array.
-struct UsedRows {
-  static constexpr int32_t kMost = 16;
-  int32_t rows[kMost / 2] = {};
-  int32_t count = 0;
-  bool few = false;  // else these are not all
-
-  UsedRows(const pf_packed* a, int32_t m) {
-    if (m > kMost) return;
-    for (int32_t row = 0; row < m; ++row) {
-      if (!used(row_of(a, row))) continue;
-      if (count == m / 2) return;
-      rows[count++] = row;
-    }
-    few = true;
-  }
-
- private:
-  static bool used(const TileRow& place) {
-    const pf_packed* row = place.tile + place.row * 8;
-    constexpr uint64_t kZero = sizeof(pf_packed) == 1 ? 0x8080808080808080 : 0;  // 128 more
-    uint64_t any = 0;
-    for (int32_t step = 0; step < kPfSlice / 8; ++step, row += kPfTile) {
-      unroll<sizeof(pf_packed)>(
-          [&](auto i) { any |= load<uint64_t>(row + i.value * 8 / sizeof(pf_packed)) ^ kZero; });
-    }
-    return any != 0;
-  }
-};
-
 // Panels of a slice: one of each row-block; of bfloat16 one of each half of its columns.
 struct Panels {
   static_assert(npu::prefill::kMaxBlocks == 2 &&
@@ -212,8 +225,8 @@ AIE_HOST_INLINE bool nothing(const Panels& panels) {
 
 // Sums of all row-blocks [m][32 blocks], += A W; `tail`: as sums_at() has it.
 template <bool kHalves>
-[[gnu::noinline]] inline void multiply_panels(const pf_packed* a, const Panels& panels, float* sums,
-                                              float* tail, int32_t m) {
+[[gnu::noinline]] inline void multiply_panels(const Activations& a, const Panels& panels,
+                                              float* sums, float* tail, int32_t m) {
   static_assert(npu::prefill::kRows % kPfRows == 0);  // which follow each other
   static_assert(kPfRows % kPfTileRows == 0 || kPfTileRows % kPfRows == 0);
   constexpr int32_t kSteps = kPfSlice / 8 / (kHalves ? 2 : 1);
@@ -221,31 +234,15 @@ template <bool kHalves>
   constexpr int32_t kNextSums = kHalves ? 0 : kPfBlock;
   const int32_t stride = kHalves ? kPfBlock : panels.count * kPfBlock;
   const auto sums_of = [&](int32_t row) { return npu::prefill::sums_at(sums, tail, row, stride); };
-  if (const UsedRows used(a, m); used.few) {
-    // Two at a time, whose sums do not wait for each other; the last one of an odd number alone.
-    constexpr unsigned kV = kPfFewVectors;
-    for (int32_t n = 0; n < used.count; n += 2) {
-      const int32_t* const two = used.rows + n;
-      const TileRow rows[2] = {row_of(a, two[0]), row_of(a, two[1])};
-      float* to[2] = {sums_of(two[0]), sums_of(two[1])};
-      for (int32_t i = 0; i < panels.count; ++i, to[0] += kNextSums, to[1] += kNextSums) {
-        const auto place = [&](auto j) {
-          return TileRow{rows[j.value].tile + i * kNextA, rows[j.value].row};
-        };
-        for (int32_t column = 0; column < kPfBlock; column += kV * kLanes) {
-          const auto sums_to = [&](auto j) { return to[j.value] + column; };
-          if (n + 1 < used.count) {
-            multiply_rows<2, kV>(place, panels.of[i] + column, kSteps, sums_to);
-          } else {
-            multiply_rows<1, kV>(place, panels.of[i] + column, kSteps, sums_to);
-          }
-        }
-      }
-    }
-    return;
-  }
+  int32_t few[npu::prefill::kRowSlots / 2], few_count = 0;  // where most rows beside are zeros
   for (int32_t row = 0; row < m; row += kPfRows) {
-    const TileRow first = row_of(a, row);
+    uint32_t used = a.used.of(row, kPfRows);
+    if (used == 0) continue;
+    if (2 * __builtin_popcount(used) <= kPfRows) {
+      for (; used != 0; used &= used - 1) few[few_count++] = row + __builtin_ctz(used);
+      continue;
+    }
+    const TileRow first = row_of(a.rows, row);
     float* const first_sums = sums_of(row);
     for (int32_t i = 0; i < panels.count; ++i) {
       for (int32_t column = 0; column < kPfBlock; column += kPfVectors * kLanes) {
@@ -256,6 +253,26 @@ template <bool kHalves>
         float* const from = first_sums + i * kNextSums + column;
         const auto to = [&](auto j) { return from + int32_t(j.value) * stride; };
         multiply_rows<kPfRows, kPfVectors>(place, panels.of[i] + column, kSteps, to);
+      }
+    }
+  }
+  // Two at a time, whose sums do not wait for each other; the last one of an odd number alone.
+  for (int32_t n = 0; n < few_count; n += 2) {
+    const bool alone = n + 1 == few_count;
+    const int32_t two[2] = {few[n], few[alone ? n : n + 1]};
+    const TileRow rows[2] = {row_of(a.rows, two[0]), row_of(a.rows, two[1])};
+    float* to[2] = {sums_of(two[0]), sums_of(two[1])};
+    for (int32_t i = 0; i < panels.count; ++i, to[0] += kNextSums, to[1] += kNextSums) {
+      const auto place = [&](auto j) {
+        return TileRow{rows[j.value].tile + i * kNextA, rows[j.value].row};
+      };
+      for (int32_t column = 0; column < kPfBlock; column += kPfFewVectors * kLanes) {
+        const auto sums_to = [&](auto j) { return to[j.value] + column; };
+        if (alone) {
+          multiply_rows<1, kPfFewVectors>(place, panels.of[i] + column, kSteps, sums_to);
+        } else {
+          multiply_rows<2, kPfFewVectors>(place, panels.of[i] + column, kSteps, sums_to);
+        }
       }
     }
   }
@@ -287,10 +304,11 @@ inline bool prefill_multiply(const bfloat16* a, const uint8_t* const* b, float* 
                              int32_t in_object) {
   const int32_t range = npu::prefill::range_columns(Format(format)) / kPfSlice;
   const int32_t left = range - slice + in_object, most = npu::prefill::kRowSlots / m;
-  const pf_packed* const rows = activations_of(a, m, in_object, left < most ? left : most);
+  const Activations rows = activations_of(a, m, in_object, left < most ? left : most);
+  if (rows.rows != nullptr && !rows.used.any()) return true;  // no panels for nothing
   Panels panels;
   const bool good = panels_of(1, b, blocks, format, slice, &panels);
-  if (rows == nullptr || !good) return false;
+  if (rows.rows == nullptr || !good) return false;
   if (format == int32_t(Format::kBf16)) {
     multiply_panels<true>(rows, panels, sums, tail, m);
   } else if (!nothing(panels)) {
@@ -337,8 +355,9 @@ inline bool prefill_keep(const uint8_t* const* b, int32_t blocks, int32_t format
 // an A that is refused.
 inline bool prefill_finish(const bfloat16* a, const uint8_t* kept, float* sums, float* tail,
                            int32_t m, int32_t blocks, int32_t in_object, int32_t slices) {
-  const pf_packed* const rows = activations_of(a, m, in_object, slices);
-  if (rows == nullptr) return false;
+  const Activations rows = activations_of(a, m, in_object, slices);
+  if (rows.rows == nullptr) return false;
+  if (!rows.used.any()) return true;
   alignas(64) int32_t words[npu::prefill::kMaxBlocks][pf_panel(kPfSlice)];
   for (int32_t j = 0; j < blocks; ++j) kept_panel(kept + j * kPfKept, words[j]);
   const Panels panels{{words[0], words[1]}, blocks};
