@@ -97,9 +97,9 @@ struct UsedRows {
 
   UsedRows() = default;
   UsedRows(const pf_packed* a, int32_t m) : bits{} {
-    static_assert(npu::prefill::kRowSlots <= 128);
-    for (int32_t row = 0; row < m; ++row) {
-      bits[row / 64] |= uint64_t{used(row_of(a, row))} << row % 64;
+    static_assert(npu::prefill::kRowSlots <= 128 && 64 % kPfTileRows == 0);
+    for (int32_t row = 0; row < m; row += kPfTileRows) {
+      bits[row / 64] |= used(row_of(a, row).tile) << row % 64;
     }
   }
   bool any() const { return (bits[0] | bits[1]) != 0; }
@@ -109,15 +109,23 @@ struct UsedRows {
   }
 
  private:
-  static bool used(const TileRow& place) {
-    const pf_packed* row = place.tile + place.row * 8;
+  // Of a row of tiles.
+  static uint64_t used(const pf_packed* tile) {
     constexpr uint64_t kZero = sizeof(pf_packed) == 1 ? 0x8080808080808080 : 0;  // 128 more
-    uint64_t any = 0;
-    for (int32_t step = 0; step < kPfSlice / 8; ++step, row += kPfTile) {
-      unroll<sizeof(pf_packed)>(
-          [&](auto i) { any |= load<uint64_t>(row + i.value * 8 / sizeof(pf_packed)) ^ kZero; });
+    constexpr unsigned kWords = kPfTileRows * sizeof(pf_packed);
+    simd<uint64_t, kWords> any{};
+    for (int32_t step = 0; step < kPfSlice / 8; ++step) {
+      any |= load<simd<uint64_t, kWords>>(tile + step * kPfTile) ^ kZero;
     }
-    return any != 0;
+#if __AIE_ARCH__ >= 21 && defined(AIE_HOST_BYTE_BLOCKS)
+    return _mm512_test_epi64_mask((__m512i)any, (__m512i)any);
+#else
+    uint64_t rows = 0;
+    for (unsigned word = 0; word < kWords; ++word) {
+      rows |= uint64_t{any[word] != 0} << word / sizeof(pf_packed);
+    }
+    return rows;
+#endif
   }
 };
 
