@@ -53,6 +53,7 @@ inline void find_visible(const Job& job, int32_t* work) {
   int32_t units = kNpu1 ? job.units : kUnits;  // known, two would be two copies
   NPU_ROLLED do {
     NPU_SERIAL_FOR(int32_t row = 0, row != kRows, ++row) {
+      // Behind all keys, not masked: a core without other rows lets chunks pass.
       const int32_t exist_from = query + row < queries_end ? first : end;
       const int32_t from = std::max(exist_from, query + row - back);
       work[kBefore] = int32_t(0x80000000 - uint32_t(from));

@@ -354,7 +354,7 @@ class Array {
   uint64_t loaded_undecoded_ = 0;
   // The replay that has left the array as it is, if nothing else has since, the distances of its
   // address patches, and whether it is known to leave nothing for the next run: the same one again
-  // has no state to compare or put. replayed_: the one that runs.
+  // has no state to compare, and to put only addresses. replayed_: the one that runs.
   std::weak_ptr<const Recording> left_by_, replayed_;
   std::vector<int64_t> left_moved_;
   bool left_nothing_ = false;

@@ -238,7 +238,7 @@ void Array::leave_state_of_replay() {
   const Replay& first = replay_->runs().front();
   const std::span<const int64_t> moved = first.moved();
   if (left.get() == &first.recording()) {
-    ControlState::move(*this, left_moved_, moved);
+    ControlState::move_addresses(*this, left_moved_, moved);
   } else {
     first.recording().end.install(*this, moved);
     left_by_ = replayed_;

@@ -180,15 +180,16 @@ std::shared_ptr<const Operation<int>::Entry> Decoder::prepare(const DecoderPosit
                                                               Place& at) {
   std::vector<Prepared>& all = at.streams;
   if (patch_kept(position, all)) return all.back().entry;
-  // A sequence that goes on does not come back to what its attention read before.
-  std::erase_if(all, [&](const Prepared& one) { return same_sequence(one.pages, position.pages); });
-  if (all.size() == kMostStreams) all.erase(all.begin());
   Prepared prepared;
   prepared.entry = operation_.prepare_once([&](stream::Builder& builder) {
     prepared.variables =
         append_decoder(builder, operation_.configuration(), array_, model_, *at.layout, position);
     return std::monostate{};
   });
+  // A sequence that goes on does not come back to what its attention read before. Its stream leaves
+  // when the next one is there, which may use the memory of its recording.
+  std::erase_if(all, [&](const Prepared& one) { return same_sequence(one.pages, position.pages); });
+  if (all.size() == kMostStreams) all.erase(all.begin());
   static constexpr ArgumentRange kMoving[] = {{kDecoderPool}};
   prepared.entry->stream->expect_repeats(kMoving);
   prepared.position = position;

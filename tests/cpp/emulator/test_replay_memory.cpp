@@ -1,7 +1,8 @@
 // Which recorded runs are kept (devices/emulator/replay/recordings.h). Asserts that they take no
 // more memory than they may; that those used least recently leave a full memory, of one stream
 // those that no run comes back to; that they leave with their configuration; that a stream that was
-// not recorded for lack of memory, or because its arguments shared some, is recorded later.
+// not recorded for lack of memory, or because its arguments shared some, is recorded later; that
+// the memory of a large one that has left serves the next one.
 #include "replay_fixture.h"
 
 using namespace npu;
@@ -191,6 +192,63 @@ TEST_CASE("a large recording that leaves has its memory used by the next one") {
   const auto other = recorded(2, 4);
   CHECK(memory->bytes() > before);
   CHECK(memory->bytes() <= most);
+  memory->limit(ReplayMemory::kMost);
+  large = recorded(kObjects, 5);
+  memory->limit(4 * before);
+  for (Prepared* const used : {small.get(), other.get()}) {
+    Data data(2, 1);
+    CHECK(run(design, *used, data));
+  }
+  const auto next = recorded(2, 6);  // for which the large one leaves
+  CHECK(memory->bytes() <= 4 * before);
+}
+
+TEST_CASE("a large recording leaves while it is repeated, and all memory with the last stream") {
+  constexpr uint32_t kObjects = 6000;
+  Design design, plain;
+  const auto memory = std::make_shared<ReplayMemory>();
+  const Prepared stream(kObjects, memory);
+  {
+    auto recordings = std::make_unique<Recordings>(memory, stream.parsed);
+    const auto begin = [&](Data& data) {
+      design.m.array.begin(stream.parsed, data.arguments(), recordings.get());
+      return design.m.array.replaying();
+    };
+    const auto end = [&] { CHECK(design.m.array.resume(Array::Deadline::max())); };
+    const auto record = [&] {
+      for (uint32_t i = 0; i < 2; ++i) {
+        Data data(kObjects, i);
+        CHECK(!begin(data));
+        end();
+      }
+      CHECK(memory->bytes() > ReplayMemory::kLeastSpare);
+    };
+    record();
+    Data data(kObjects, 7), expected(kObjects, 7);
+    REQUIRE(begin(data));
+    run_plainly(plain, stream, expected.arguments());
+    recordings = std::make_unique<Recordings>(memory, stream.parsed);
+    CHECK(memory->bytes() == 0);  // the run has it
+    end();
+    CHECK(data == expected);
+    record();
+  }
+  CHECK(memory->bytes() > ReplayMemory::kLeastSpare);  // for the stream that is left
+}
+
+TEST_CASE("memory that is kept for recordings leaves with the last stream") {
+  constexpr uint32_t kObjects = 6000;
+  Design design;
+  const auto memory = std::make_shared<ReplayMemory>();
+  {
+    Prepared stream(kObjects, memory);
+    for (uint32_t i = 0; i < 2; ++i) {
+      Data data(kObjects, i);
+      run(design, stream, data);
+    }
+    CHECK(memory->bytes() > ReplayMemory::kLeastSpare);
+  }
+  CHECK(memory->bytes() == 0);
 }
 
 TEST_SUITE_END();

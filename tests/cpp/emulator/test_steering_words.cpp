@@ -208,3 +208,34 @@ TEST_CASE("a word of which only a part moved, and one moved within an argument, 
   n.steers(n.words[0], 0);
   CHECK_FALSE(n.found().has_value());
 }
+
+TEST_CASE("steering words: each of them has to hold, in arguments and in memories") {
+  std::mt19937 random(4);
+  std::vector<Words> arguments(2, Words(400));
+  Words memory(400);
+  std::vector<SteeringWord> words;
+  std::vector<uint32_t*> places;
+  const auto add = [&](Words& in, uint32_t base) {
+    for (size_t i = 0; i < in.size(); ++i) {
+      in[i] = static_cast<uint32_t>(random());
+      if (random() % 3 == 0) continue;  // runs of a few words
+      const auto begin = base == Place::kAbsolute ? reinterpret_cast<intptr_t>(bytes(in)) : 0;
+      words.push_back({{static_cast<int64_t>(begin) + 4 * static_cast<int64_t>(i), base}, in[i]});
+      places.push_back(&in[i]);
+    }
+  };
+  add(memory, Place::kAbsolute);
+  add(arguments[0], 1);
+  add(arguments[1], 2);
+  const emulator::SteeringRuns runs(words);
+  CHECK(runs.in_memory());
+  CHECK(!emulator::SteeringRuns(std::span(words).last(100)).in_memory());
+  const std::vector<std::byte*> begins{bytes(arguments[0]), bytes(arguments[1])};
+  CHECK(runs.hold(begins));
+  for (size_t i = 0; i < words.size(); ++i) {
+    *places[i] ^= 1u << random() % 32;
+    CHECK(!runs.hold(begins));
+    *places[i] = words[i].value;
+  }
+  CHECK(runs.hold(begins));
+}

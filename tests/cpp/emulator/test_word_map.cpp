@@ -9,15 +9,16 @@
 #include "devices/emulator/replay/word_map.h"
 
 using npu::emulator::Place;
+using npu::emulator::SteeringWord;
 using npu::emulator::WordMap;
 
 namespace {
 
 using Plain = std::map<std::pair<uint32_t, int64_t>, uint32_t>;
 
-Plain plain(const std::vector<WordMap::Entry>& entries) {
+Plain plain(const std::vector<SteeringWord>& entries) {
   Plain all;
-  for (const WordMap::Entry& entry : entries) {
+  for (const SteeringWord& entry : entries) {
     CHECK(all.emplace(std::pair(entry.place.base, entry.place.offset), entry.value).second);
   }
   return all;
@@ -48,7 +49,7 @@ TEST_CASE("word map: what is held is what has been added and not removed") {
       const int64_t first = below(900) - 50;
       const auto bytes = static_cast<uint64_t>(
           below(2) == 0 ? 1 + below(40) : 1 + below(int64_t{1} << (1 + below(35))));
-      std::vector<WordMap::Entry> found;
+      std::vector<SteeringWord> found;
       words.each({first, base}, bytes, [&](const auto& entry) { found.push_back(entry); });
       Plain within;
       for (const auto& [place, held] : expected) {
@@ -60,7 +61,7 @@ TEST_CASE("word map: what is held is what has been added and not removed") {
       CHECK(words.any(base) ==
             (expected.lower_bound({base, INT64_MIN}) != expected.upper_bound({base, INT64_MAX})));
     }
-    const std::vector<WordMap::Entry> all = words.all();
+    const std::vector<SteeringWord> all = words.all();
     CHECK(plain(all) == expected);
     size_t next = 0;
     for (const auto& [place, value] : expected) {

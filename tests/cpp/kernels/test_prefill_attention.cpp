@@ -132,6 +132,8 @@ TEST_CASE("prefill attention: rows of positions behind the last key are zero, if
       const std::vector<float> result = run(build, task);
       check(task, result);
       for (int row = 0; row < 8; ++row) CHECK((result[at(row * 128)] == 0) == (row >= 6));
+      task.job.keys_end = 9;  // of every row
+      for (const float value : run(build, task)) CHECK(value == 0);
     }
   });
 }

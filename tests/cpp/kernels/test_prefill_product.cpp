@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 
 #include <map>
+#include <random>
 #include <vector>
 
 #include "kernels/prefill_product_core.h"
@@ -154,37 +155,46 @@ TEST_CASE("prefill_multiply: every weight bit for bit, as rows of A that are 1 i
 }
 
 TEST_CASE("prefill_multiply: rows of zeros stay, the others do not depend on how many there are") {
+  std::mt19937 random(3);
   for (const Build& build : builds()) {
     CAPTURE(build.name());
     for (const int format : kFormats) {
-      const Shape shape = shape_of(16, 2, format);
-      Product all(shape, is_npu1(build), 5, {});
-      // Of row 0 only the second half of every slice.
-      for (int c = 0; c < shape.k(); ++c) {
-        if (c % 32 < 16) all.a[static_cast<size_t>(c)] = 0;
-      }
-      all.pack_a();
-      Core expected{build, shape};
-      expected.clear();
-      expected.multiply(all);
-      for (const uint32_t used : {0x8080u, 0u, 0x0001u, 0x0111u, 0x00FFu, 0x7F7Fu, 0xFFFEu}) {
-        CAPTURE(used);
-        Product p(all);
-        const auto is_used = [&](int row) { return (used >> row & 1) != 0; };
-        for (int i = 0; i < shape.m * shape.k(); ++i) {
-          if (!is_used(i / shape.k())) p.a[static_cast<size_t>(i)] = 0;
+      for (const int m : {16, slots_of(is_npu1(build))}) {
+        CAPTURE(m);
+        const Shape shape = shape_of(m, 2, format);
+        Product all(shape, is_npu1(build), 5, {});
+        // Of row 0 only the second half of every slice.
+        for (int c = 0; c < shape.k(); ++c) {
+          if (c % 32 < 16) all.a[static_cast<size_t>(c)] = 0;
         }
-        p.pack_a();
-        Core core{build, shape};
-        core.clear();
-        core.multiply(p);
-        int wrong = 0;
-        for (int i = 0; i < shape.m; ++i) {
-          for (int j = 0; j < shape.n(); ++j) {
-            wrong += core.sum(i, j) != (is_used(i) ? expected.sum(i, j) : 0);
+        all.pack_a();
+        Core expected{build, shape};
+        expected.clear();
+        expected.multiply(all);
+        for (const uint32_t used : {0x8080u, 0u, 0x0001u, 0x0111u, 0x00FFu, 0x7F7Fu, 0xFFFEu}) {
+          CAPTURE(used);
+          std::vector<bool> rows;  // these 16, then others like them, or none
+          for (int first = 0; first < m; first += 16) {
+            const uint32_t some = first == 0 || random() % 3 != 0 ? used : 0;
+            for (int row = 0; row < 16; ++row) rows.push_back((some >> row & 1) != 0);
           }
+          Product p(all);
+          for (int i = 0; i < m * shape.k(); ++i) {
+            if (!rows[static_cast<size_t>(i / shape.k())]) p.a[static_cast<size_t>(i)] = 0;
+          }
+          p.pack_a();
+          Core core{build, shape};
+          core.clear();
+          core.multiply(p);
+          int wrong = 0;
+          for (int i = 0; i < m; ++i) {
+            const bool is_used = rows[static_cast<size_t>(i)];
+            for (int j = 0; j < shape.n(); ++j) {
+              wrong += core.sum(i, j) != (is_used ? expected.sum(i, j) : 0);
+            }
+          }
+          CHECK(wrong == 0);
         }
-        CHECK(wrong == 0);
       }
     }
   }

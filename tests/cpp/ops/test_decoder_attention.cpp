@@ -1,6 +1,6 @@
-// Attention's work of a token (ops/decoder): ranges cover every group of chunks with a visible key
-// once, for any position, window and heads, and stay where they are while the groups do; records
-// are those of the ranges; reads are what a walk over the pages finds, for pages anywhere.
+// Attention's work of a token (ops/decoder): ranges cover once every group of chunks with a key
+// that a query of its 64 sees, for any position, window and heads, and stay the same for these 64;
+// records are those of the ranges; reads are what a walk over the pages finds, for pages anywhere.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -86,7 +86,7 @@ void check_ranges(const ops::DecoderShape& shape, int pairs, int64_t position, i
 
 }  // namespace
 
-TEST_CASE("decoder attention: ranges cover what the query sees once") {
+TEST_CASE("decoder attention: ranges cover what the queries of a group see once") {
   Random random;
   for (int round = 0; round < 2000; ++round) {
     ops::DecoderShape shape;

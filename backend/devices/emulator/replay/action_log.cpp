@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
+#include <new>
 #include <optional>
 #include <ranges>
 #include <utility>
@@ -231,10 +232,7 @@ void ActionLog::call(const CallAction::Function& function, const kernels::Declar
   call.state = &state;
   call.count = static_cast<uint8_t>(arguments.size());
   Moves moves;
-  const bool first = into.calls.empty();
-  const OperandTrace* traces =
-      into.lists->find(call, operands, kernel, first ? nullptr : &into.calls.back(),
-                       first ? nullptr : into.traces.back(), moves);
+  const OperandTrace* traces = into.lists->find(call, operands, kernel, moves);
   if (traces == nullptr) {
     traces = into.lists->add(call, operands, kernel);
     for (size_t i = 0; i < arguments.size(); ++i) check_reserved(places[i], traces[i].bytes);
@@ -399,8 +397,15 @@ void ActionLog::shorten(Phase& phase, Patches& patches) const {
 // Neighbours of one lane each become one, and so do the lanes of a phase that has little to do.
 std::vector<Phase> ActionLog::take_phases(Patches& patches) {
   close_serial();
-  ThreadPool::shared().parallel_for(phases_.size(),
-                                    [&](size_t i) { shorten(phases_[i], patches); });
+  std::atomic<bool> no_memory = false;
+  ThreadPool::shared().parallel_for(phases_.size(), [&](size_t i) {
+    try {
+      shorten(phases_[i], patches);
+    } catch (const std::bad_alloc&) {
+      no_memory = true;
+    }
+  });
+  if (no_memory) throw std::bad_alloc();
   std::vector<Phase> joined;
   for (Phase& phase : phases_) {
     if (phase.empty()) continue;

@@ -1,6 +1,8 @@
 // Taking, comparing and restoring the state of an array between two runs (control_state.h).
 #include "devices/emulator/replay/control_state.h"
 
+#include <cassert>
+
 #include "devices/emulator/array.h"
 #include "devices/emulator/receiver.h"
 #include "devices/emulator/sender.h"
@@ -89,11 +91,12 @@ void ControlState::install(Array& array, std::span<const int64_t> moved) const {
   }
 }
 
-void ControlState::move(Array& array, std::span<const int64_t> before,
-                        std::span<const int64_t> moved) {
+void ControlState::move_addresses(Array& array, std::span<const int64_t> before,
+                                  std::span<const int64_t> moved) {
   for (const auto& tile : array.tiles()) {
     if (tile->geometry.kind != arch::TileKind::kShim) continue;  // no other BD is patched
     for (BdSlot& slot : tile->bds) {
+      assert(slot.patch < moved.size() && moved.size() == before.size());
       const int64_t distance = moved[slot.patch] - before[slot.patch];
       if (distance != 0) slot.move_address(distance);
     }

@@ -31,8 +31,9 @@ class ControlState {
   // Brings an array into this state. moved: what is added to the addresses that address patches
   // have written, by BdSlot::patch.
   void install(Array& array, std::span<const int64_t> moved = {}) const;
-  // Brings an array there that has been brought into such a state with addresses moved by `before`.
-  static void move(Array& array, std::span<const int64_t> before, std::span<const int64_t> moved);
+  // Moves addresses of an array that install(), or this, has left with `before`, on to `moved`.
+  static void move_addresses(Array& array, std::span<const int64_t> before,
+                             std::span<const int64_t> moved);
   size_t bytes() const;
 
  private:

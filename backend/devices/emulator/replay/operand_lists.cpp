@@ -45,21 +45,23 @@ uint64_t key_of(const CallAction& call, const OperandLists::Operands& operands,
 
 }  // namespace
 
-bool OperandLists::moved(const CallAction& before, CallAction& now, const Operands& operands,
-                         const kernels::Declaration& kernel, Moves& moves) {
+bool OperandLists::shares(const CallAction& before, CallAction& now, const Operands& operands,
+                          const kernels::Declaration& kernel, Moves& moves) {
+  moves.clear();
   if (before.function != now.function || before.state != now.state || before.count != now.count) {
     return false;
   }
-  moves.clear();
   for (uint8_t i = 0; i < now.count; ++i) {
     const KernelArgument &old = before.operands[i], &operand = operands.arguments[i];
     const Place &was = before.places[i], &is = operands.places[i];
-    if (old.value != operand.value || was.base != is.base ||
-        (old.data == nullptr) != (operand.data == nullptr)) {
+    const bool same_kind = old.value == operand.value && was.base == is.base &&
+                           (old.data == nullptr) == (operand.data == nullptr);
+    const bool same = was.offset == is.offset && old.packed == operand.packed;
+    if (!same_kind ||
+        (!same && (!kernel.operands[i].read_only || !moves.add({is, operand.packed, i})))) {
+      moves.clear();
       return false;
     }
-    if (was.offset == is.offset && old.packed == operand.packed) continue;
-    if (!kernel.operands[i].read_only || !moves.add({is, operand.packed, i})) return false;
   }
   now.operands = before.operands;
   now.places = before.places;
@@ -68,14 +70,15 @@ bool OperandLists::moved(const CallAction& before, CallAction& now, const Operan
 }
 
 const OperandTrace* OperandLists::find(CallAction& call, const Operands& operands,
-                                       const kernels::Declaration& kernel, const CallAction* last,
-                                       const OperandTrace* last_traces, Moves& moves) const {
+                                       const kernels::Declaration& kernel, Moves& moves) {
   if (steers(kernel)) return nullptr;
-  if (last != nullptr && moved(*last, call, operands, kernel, moves)) return last_traces;
-  const auto known = found_.find(key_of(call, operands, kernel));
-  if (known == found_.end()) return nullptr;
-  const Entry& entry = known->second;
-  return moved(entry.call, call, operands, kernel, moves) ? entry.traces : nullptr;
+  if (last_ == nullptr || !shares(last_->call, call, operands, kernel, moves)) {
+    const auto known = found_.find(key_of(call, operands, kernel));
+    if (known == found_.end()) return nullptr;
+    if (!shares(known->second.call, call, operands, kernel, moves)) return nullptr;
+    last_ = &known->second;
+  }
+  return last_->traces;
 }
 
 bool OperandLists::join(CallAction& last, std::span<const Move> before, const CallAction& call,
@@ -120,7 +123,8 @@ const OperandTrace* OperandLists::add(CallAction& call, const Operands& operands
   const std::span<OperandTrace> traces = traces_.add(call.count);
   trace(traces, kernel, operands.arguments);
   if (!steers(kernel)) {
-    found_.insert_or_assign(key_of(call, operands, kernel), Entry{call, traces.data()});
+    const Entry entry{call, traces.data()};
+    last_ = &found_.insert_or_assign(key_of(call, operands, kernel), entry).first->second;
   }
   return traces.data();
 }

@@ -123,12 +123,11 @@ class OperandLists {
     std::span<const KernelArgument> arguments;
     std::span<const Place> places;
   };
-  // Gives a call one of the lists that serves it, says which operands lie elsewhere, and returns
-  // the list's traces. Null if there is none, as for calls that read or leave words that steer.
-  // last: of the lane, whose list mostly serves, with its traces; null if there is none.
+  // Gives a call one of the lists that serves it, mostly that of the call before, says which
+  // operands lie elsewhere, and returns the list's traces. Null, without moves, if there is none,
+  // as for calls that read or leave words that steer.
   const OperandTrace* find(CallAction& call, const Operands& operands,
-                           const kernels::Declaration& kernel, const CallAction* last,
-                           const OperandTrace* last_traces, Moves& moves) const;
+                           const kernels::Declaration& kernel, Moves& moves);
   // Gives it a new one.
   const OperandTrace* add(CallAction& call, const Operands& operands,
                           const kernels::Declaration& kernel);
@@ -154,10 +153,10 @@ class OperandLists {
     CallAction call;
     const OperandTrace* traces;
   };
-  // How the operands of a call differ from those in the list of another one; false if in more than
-  // the places of a few that are only read. The call has that list then.
-  static bool moved(const CallAction& before, CallAction& now, const Operands& operands,
-                    const kernels::Declaration& kernel, Moves& moves);
+  // Gives a call the list of another one, and says how its operands differ. False, without moves,
+  // if in more than the places of a few that are only read.
+  static bool shares(const CallAction& before, CallAction& now, const Operands& operands,
+                     const kernels::Declaration& kernel, Moves& moves);
   void trace(std::span<OperandTrace> traces, const kernels::Declaration& kernel,
              std::span<const KernelArgument> arguments);
 
@@ -165,6 +164,7 @@ class OperandLists {
   Chunks<OperandTrace> traces_;
   Chunks<uint32_t> values_;
   std::unordered_map<uint64_t, Entry> found_;  // by hashes of what is not moved
+  const Entry* last_ = nullptr;                // of found_
 };
 
 }  // namespace npu::emulator

@@ -60,14 +60,12 @@ bool recordable(const Operation& operation) {
 }
 
 // Whether the words that decide what cores do are those of the recorded run.
-bool steered_the_same(const Recording& recording, std::span<const Argument> arguments) {
-  std::vector<std::byte*> begins;
-  for (const Argument& argument : arguments) begins.push_back(argument.data);
+bool steered_the_same(const Recording& recording, std::span<std::byte* const> arguments) {
   const auto same_bytes = [&](const SteeringBytes::value_type& range) {
     const auto& [place, bytes] = range;
-    return std::memcmp(begins[place.first - 1] + place.second, bytes.data(), bytes.size()) == 0;
+    return std::memcmp(arguments[place.first - 1] + place.second, bytes.data(), bytes.size()) == 0;
   };
-  return recording.steering.hold(begins) &&
+  return recording.steering.hold(arguments) &&
          std::ranges::all_of(recording.steering_bytes, same_bytes);
 }
 
@@ -104,8 +102,11 @@ PackedPhases ReplayMemory::take_spare() {
 // What `stream` has itself stays: it makes room among its own by itself.
 bool ReplayMemory::make_room(size_t bytes, const Recordings& stream) {
   if (bytes > most_ - std::min(most_, stream.bytes_)) return false;
-  if (bytes_ + bytes > most_) take_spare();
   while (bytes_ + bytes > most_) {
+    if (spare_.bytes() > 0) {
+      take_spare();
+      continue;
+    }
     Recordings* owner = nullptr;
     size_t oldest = 0;
     for (Recordings* other : streams_) {
@@ -117,7 +118,6 @@ bool ReplayMemory::make_room(size_t bytes, const Recordings& stream) {
       }
     }
     owner->drop(oldest);
-    take_spare();
   }
   return true;
 }
@@ -164,10 +164,12 @@ std::optional<Recordings::Found> Recordings::find(Array& array,
   const std::optional<std::vector<ArgumentShape>> given = argument_shapes(arguments);
   if (!given) return std::nullopt;
   for (const auto& tile : array.tiles()) tile->aliases.flush_all();
+  std::vector<std::byte*> begins;
+  for (const Argument& argument : arguments) begins.push_back(argument.data);
   for (Kept& kept : all_) {
     const Recording& recording = *kept.recording;
     if (recording.arguments != *given || recording.data != version_.data() ||
-        !steered_the_same(recording, arguments)) {
+        !steered_the_same(recording, begins)) {
       continue;
     }
     std::optional<std::vector<int64_t>> distances = moved(recording, arguments);
@@ -228,7 +230,7 @@ size_t Recordings::most_bytes() const {
 
 PackedPhases Recordings::take_spare(size_t needed) {
   const std::lock_guard<std::mutex> guard(memory_->mutex_);
-  return memory_->spare_.bytes() > 2 * needed ? PackedPhases() : memory_->take_spare();
+  return memory_->spare_.bytes() > needed + needed / 4 ? PackedPhases() : memory_->take_spare();
 }
 
 void Recordings::add(Recording recording) {

@@ -38,7 +38,7 @@ class ReplayMemory {
 
   mutable std::mutex mutex_;
   size_t most_, bytes_ = 0;
-  PackedPhases spare_;  // of the recording that has left last; counted in bytes_
+  PackedPhases spare_;  // of the last large recording that has left; counted in bytes_
   uint64_t uses_ = 0;   // of all recordings, so far
   std::vector<Recordings*> streams_;
 };
@@ -72,7 +72,7 @@ class Recordings {
   // The run was not recorded, for a reason that may pass: the next attempt waits twice as long.
   void postpone();
   size_t most_bytes() const;  // of the next one
-  // Memory for phases that need so many bytes: a recording that has left, if it had not much more.
+  // Memory for phases that need so many bytes: of one that has left, if it had not much more.
   PackedPhases take_spare(size_t needed);
   void add(Recording recording);
   // No run of the stream can be recorded.

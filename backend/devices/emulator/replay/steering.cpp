@@ -6,13 +6,9 @@
 #include <ranges>
 #include <utility>
 
-#include "devices/emulator/replay/word_map.h"
-
 namespace npu::emulator {
 
 namespace {
-
-using Entry = WordMap::Entry;
 
 bool same_place(const Place& a, const Place& b) { return a.base == b.base && a.offset == b.offset; }
 
@@ -20,18 +16,18 @@ class Search {
  public:
   // The actions of a lane, from the last one to the first. False if a word's origin is not known.
   bool pass(const Lane& lane);
-  std::vector<SteeringWord> found() const;
+  std::vector<SteeringWord> found() const { return words_.all(); }
   std::vector<uint32_t> arguments() const;  // bases of those in which words have lain
 
  private:
   bool add(const Place& place, uint32_t value);
-  bool add(std::span<const Entry> words);
+  bool add(std::span<const SteeringWord> words);
   bool pass(const Lane& lane, const Action& action);
   bool pass_move(const Action& action, const Walk* from, const Walk* to);
   bool pass_word(const Action& action);
   bool pass_call(const Lane& lane, size_t number);
   static bool pass_copies(std::span<const Place> places, std::span<const kernels::WordCopy> copies,
-                          std::span<const Entry> left, std::vector<Entry>& copied);
+                          std::span<const SteeringWord> left, std::vector<SteeringWord>& copied);
   bool add_read(std::span<const Place> places, std::span<const OperandTrace> traces);
 
   WordMap words_;  // where they lie at this point of the run
@@ -40,8 +36,8 @@ class Search {
     Place from, to;
     uint32_t value;
   };
-  std::vector<Moved> moved_;  // of the move that is passed
-  std::vector<Entry> met_;    // of the operand that is passed
+  std::vector<Moved> moved_;       // of the move that is passed
+  std::vector<SteeringWord> met_;  // of the operand that is passed
 };
 
 // The places of a move's words on one side: a walk's, or one after the other.
@@ -70,8 +66,9 @@ bool Search::add(const Place& place, uint32_t value) {
   return words_.add(place, value);
 }
 
-bool Search::add(std::span<const Entry> words) {
-  return std::ranges::all_of(words, [&](const Entry& word) { return add(word.place, word.value); });
+bool Search::add(std::span<const SteeringWord> words) {
+  return std::ranges::all_of(words,
+                             [&](const SteeringWord& word) { return add(word.place, word.value); });
 }
 
 bool Search::pass_move(const Action& action, const Walk* from_walk, const Walk* to_walk) {
@@ -84,7 +81,7 @@ bool Search::pass_move(const Action& action, const Walk* from_walk, const Walk* 
     const Place source = from.next(words), target = to.next(words);
     const int64_t end = target.offset + static_cast<int64_t>(words) * kWordBytes;
     left -= words;
-    words_.each(target, words * kWordBytes, [&](const Entry& word) {
+    words_.each(target, words * kWordBytes, [&](const SteeringWord& word) {
       const int64_t offset = word.place.offset;
       whole &= offset >= target.offset && offset + kWordBytes <= end;  // no part of it
       moved_.push_back(
@@ -96,7 +93,7 @@ bool Search::pass_move(const Action& action, const Walk* from_walk, const Walk* 
   if (!whole || (action.from.base == action.to.base && action.to.base != Place::kAbsolute)) {
     return false;
   }
-  std::vector<Entry> before;
+  std::vector<SteeringWord> before;
   for (const Moved& word : std::views::reverse(moved_)) {
     if (words_.erase(word.to)) before.push_back({word.from, word.value});  // the last write counts
   }
@@ -105,7 +102,7 @@ bool Search::pass_move(const Action& action, const Walk* from_walk, const Walk* 
 
 bool Search::pass_word(const Action& action) {
   bool same = true, any = false;
-  words_.each(action.to, kWordBytes, [&](const Entry& word) {
+  words_.each(action.to, kWordBytes, [&](const SteeringWord& word) {
     any = true;
     same &= same_place(word.place, action.to) && word.value == static_cast<uint32_t>(action.bytes);
   });
@@ -123,15 +120,15 @@ bool Search::pass_call(const Lane& lane, size_t number) {
       number + 1 < lane.calls.size() ? lane.first_copies[number + 1] : lane.copies.size();
   const auto copies = std::span(lane.copies).subspan(first, end - first);
   bool made = false;
-  std::vector<Entry> copied, left;  // left: that the call has written otherwise
+  std::vector<SteeringWord> copied, left;  // left: that the call has written otherwise
   for (size_t i = 0; i < places.size(); ++i) {
     const Place& place = places[i];
     const OperandTrace& trace = traces[i];
     if (trace.written == 0) continue;
     met_.clear();
-    words_.each(place, trace.written, [&](const Entry& word) { met_.push_back(word); });
+    words_.each(place, trace.written, [&](const SteeringWord& word) { met_.push_back(word); });
     const int64_t begin = place.offset + kWordBytes * trace.first;
-    for (const Entry& word : met_) {
+    for (const SteeringWord& word : met_) {
       const int64_t offset = word.place.offset - begin;
       const bool among = offset >= 0 && offset + kWordBytes <= kWordBytes * trace.words;
       if (among && trace.steering == kernels::Steering::kKeeps) continue;
@@ -160,8 +157,8 @@ bool Search::pass_call(const Lane& lane, size_t number) {
 
 // From the last copy to the first. False if one of the words is none of those that were copied.
 bool Search::pass_copies(std::span<const Place> places, std::span<const kernels::WordCopy> copies,
-                         std::span<const Entry> left, std::vector<Entry>& copied) {
-  for (const Entry& word : left) {
+                         std::span<const SteeringWord> left, std::vector<SteeringWord>& copied) {
+  for (const SteeringWord& word : left) {
     Place at = word.place;
     bool moved = false;
     for (const kernels::WordCopy& copy : std::views::reverse(copies)) {
@@ -223,12 +220,6 @@ bool Search::pass(const Lane& lane) {
     if (!pass(lane, action)) return false;
   }
   return true;
-}
-
-std::vector<SteeringWord> Search::found() const {
-  std::vector<SteeringWord> all;
-  for (const Entry& word : words_.all()) all.push_back({word.place, word.value});
-  return all;
 }
 
 std::vector<uint32_t> Search::arguments() const {

@@ -9,14 +9,9 @@
 #include <vector>
 
 #include "devices/emulator/replay/action_log.h"
+#include "devices/emulator/replay/word_map.h"
 
 namespace npu::emulator {
-
-// A word that has to have this value before a run for the run to do what the recorded one did.
-struct SteeringWord {
-  Place place;
-  uint32_t value;
-};
 
 // Such words, side by side where they follow each other: they are compared before every replay,
 // when none of them is in a cache.

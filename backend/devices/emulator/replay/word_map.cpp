@@ -2,6 +2,7 @@
 #include "devices/emulator/replay/word_map.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 namespace npu::emulator {
@@ -20,6 +21,7 @@ bool WordMap::add(const Place& place, uint32_t value) {
 }
 
 bool WordMap::erase(const Place& place) {
+  assert(place.offset % kWordBytes == 0);
   const auto found = stretches_.find(key_of(place));
   if (found == stretches_.end()) return false;
   const uint64_t bit = uint64_t{1} << number_of(place);
@@ -31,13 +33,13 @@ bool WordMap::erase(const Place& place) {
   return true;
 }
 
-std::vector<WordMap::Entry> WordMap::all() const {
-  std::vector<Entry> entries;
+std::vector<SteeringWord> WordMap::all() const {
+  std::vector<SteeringWord> entries;
   for (const auto& [key, stretch] : stretches_) {
     each_of(key, stretch, key.number << kBits, kWords * kWordBytes,
-            [&](const Entry& entry) { entries.push_back(entry); });
+            [&](const SteeringWord& entry) { entries.push_back(entry); });
   }
-  std::ranges::sort(entries, {}, [](const Entry& entry) {
+  std::ranges::sort(entries, {}, [](const SteeringWord& entry) {
     return std::pair(entry.place.base, entry.place.offset);
   });
   return entries;

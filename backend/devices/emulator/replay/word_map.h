@@ -13,21 +13,23 @@
 
 namespace npu::emulator {
 
+// A word that has to have this value before a run for the run to do what the recorded one did.
+struct SteeringWord {
+  Place place;
+  uint32_t value;
+};
+
 class WordMap {
  public:
-  struct Entry {
-    Place place;
-    uint32_t value;
-  };
   // False if the place has another value, or is none that words begin at.
   bool add(const Place& place, uint32_t value);
-  bool erase(const Place& place);  // whether there was one
-  // Calls visit(const Entry&) for every word of which one of these bytes is a part.
+  bool erase(const Place& place);  // whether there was one; of a place that words begin at
+  // Calls visit(const SteeringWord&) for every word of which one of these bytes is a part.
   template <typename Visit>
   void each(const Place& place, uint64_t bytes, const Visit& visit) const {
     const int64_t first = place.offset >> kBits;
     const int64_t last = (place.offset + static_cast<int64_t>(bytes) - 1) >> kBits;
-    if (static_cast<uint64_t>(last - first) >= kSlots) {  // not one by one
+    if (static_cast<uint64_t>(last - first) >= stretches_.size()) {
       for (const auto& [key, stretch] : stretches_) {
         if (key.base != place.base || key.number < first || key.number > last) continue;
         each_of(key, stretch, place.offset, bytes, visit);
@@ -43,7 +45,7 @@ class WordMap {
     }
   }
   bool any(uint32_t base) const { return base < in_base_.size() && in_base_[base] != 0; }
-  std::vector<Entry> all() const;  // by place
+  std::vector<SteeringWord> all() const;  // by place
 
  private:
   static constexpr int kBits = 8;  // bytes of a stretch: 256
@@ -53,10 +55,11 @@ class WordMap {
     int64_t number;
     bool operator==(const Key&) const = default;
   };
+  static size_t mixed(const Key& key) {
+    return static_cast<size_t>(key.number) + key.base * size_t{977};
+  }
   struct Hash {
-    size_t operator()(const Key& key) const {
-      return (static_cast<size_t>(key.number) + key.base * size_t{977}) * 0x9e3779b97f4a7c15ull;
-    }
+    size_t operator()(const Key& key) const { return mixed(key) * 0x9e3779b97f4a7c15ull; }
   };
   struct Stretch {
     uint64_t held = 0;  // bit i: word i
@@ -64,9 +67,7 @@ class WordMap {
   };
   // How many words lie in stretches of this slot: none in most.
   static constexpr size_t kSlots = 8192;  // 2 MiB of one base without collisions
-  static size_t slot(const Key& key) {
-    return (static_cast<size_t>(key.number) + key.base * size_t{977}) % kSlots;
-  }
+  static size_t slot(const Key& key) { return mixed(key) % kSlots; }
   static Key key_of(const Place& place) { return {place.base, place.offset >> kBits}; }
   static size_t number_of(const Place& place) {
     return static_cast<size_t>(place.offset / kWordBytes) % kWords;
@@ -81,7 +82,7 @@ class WordMap {
       const auto i = static_cast<size_t>(std::countr_zero(left));
       const int64_t at = begin + static_cast<int64_t>(i) * kWordBytes;
       if (at + kWordBytes <= offset || at > last) continue;
-      visit(Entry{{at, key.base}, stretch.values[i]});
+      visit(SteeringWord{{at, key.base}, stretch.values[i]});
     }
   }
 

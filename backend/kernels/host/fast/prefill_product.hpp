@@ -243,24 +243,26 @@ template <bool kHalves>
   const int32_t stride = kHalves ? kPfBlock : panels.count * kPfBlock;
   const auto sums_of = [&](int32_t row) { return npu::prefill::sums_at(sums, tail, row, stride); };
   int32_t few[npu::prefill::kRowSlots / 2], few_count = 0;  // where most rows beside are zeros
-  for (int32_t row = 0; row < m; row += kPfRows) {
-    uint32_t used = a.used.of(row, kPfRows);
-    if (used == 0) continue;
-    if (2 * __builtin_popcount(used) <= kPfRows) {
-      for (; used != 0; used &= used - 1) few[few_count++] = row + __builtin_ctz(used);
+  constexpr int32_t kGroupRows = kPfRows < kPfTileRows ? kPfTileRows : kPfRows;
+  for (int32_t together = 0; together < m; together += kGroupRows) {
+    uint32_t used = a.used.of(together, kGroupRows);
+    if (2 * __builtin_popcount(used) <= kGroupRows) {
+      for (; used != 0; used &= used - 1) few[few_count++] = together + __builtin_ctz(used);
       continue;
     }
-    const TileRow first = row_of(a.rows, row);
-    float* const first_sums = sums_of(row);
-    for (int32_t i = 0; i < panels.count; ++i) {
-      for (int32_t column = 0; column < kPfBlock; column += kPfVectors * kLanes) {
-        const auto place = [&](auto j) {
-          const TileRow next = row_of(first.tile + i * kNextA, int32_t(j.value));
-          return TileRow{next.tile, (kPfRows < kPfTileRows ? first.row : 0) + next.row};
-        };
-        float* const from = first_sums + i * kNextSums + column;
-        const auto to = [&](auto j) { return from + int32_t(j.value) * stride; };
-        multiply_rows<kPfRows, kPfVectors>(place, panels.of[i] + column, kSteps, to);
+    for (int32_t row = together; row < together + kGroupRows; row += kPfRows) {
+      const TileRow first = row_of(a.rows, row);
+      float* const first_sums = sums_of(row);
+      for (int32_t i = 0; i < panels.count; ++i) {
+        for (int32_t column = 0; column < kPfBlock; column += kPfVectors * kLanes) {
+          const auto place = [&](auto j) {
+            const TileRow next = row_of(first.tile + i * kNextA, int32_t(j.value));
+            return TileRow{next.tile, (kPfRows < kPfTileRows ? first.row : 0) + next.row};
+          };
+          float* const from = first_sums + i * kNextSums + column;
+          const auto to = [&](auto j) { return from + int32_t(j.value) * stride; };
+          multiply_rows<kPfRows, kPfVectors>(place, panels.of[i] + column, kSteps, to);
+        }
       }
     }
   }
@@ -306,14 +308,15 @@ inline bool panels_of(uint32_t operand, const uint8_t* const* b, int32_t blocks,
 }
 
 // Slice `slice` of the blocks times the slice of A that is number `in_object` of its object. False,
-// with the sums untouched, for operands that are too large or small.
+// with the sums untouched, for operands that are too large or small; weights are not looked at
+// where all rows are zeros.
 inline bool prefill_multiply(const bfloat16* a, const uint8_t* const* b, float* sums, float* tail,
                              int32_t m, int32_t blocks, int32_t format, int32_t slice,
                              int32_t in_object) {
   const int32_t range = npu::prefill::range_columns(Format(format)) / kPfSlice;
   const int32_t left = range - slice + in_object, most = npu::prefill::kRowSlots / m;
   const Activations rows = activations_of(a, m, in_object, left < most ? left : most);
-  if (rows.rows != nullptr && !rows.used.any()) return true;  // no panels for nothing
+  if (rows.rows != nullptr && !rows.used.any()) return true;
   Panels panels;
   const bool good = panels_of(1, b, blocks, format, slice, &panels);
   if (rows.rows == nullptr || !good) return false;

@@ -18,7 +18,7 @@ import numpy as np
 from npu._npu import host as native
 from npu.errors import ArgumentError
 from npu.models.kv_cache import file
-from npu.models.kv_cache.layout import PAGE, QUERY_GROUP, Layout, first_page
+from npu.models.kv_cache.layout import PAGE, QUERY_GROUP, Layout, first_page, first_read
 from npu.models.kv_cache.pool import Pool
 
 # Positions that sliding layers keep beyond their window, so that a chat can go back by an answer.
@@ -205,7 +205,7 @@ class Cache:
 
     def commit(self, tokens: Sequence[int] | np.ndarray) -> None:
         """Ends a pass: its positions hold these tokens. Sliding layers give back pages that no
-        query can need, ``SLIDING_HISTORY`` positions more than their window apart."""
+        query from ``SLIDING_HISTORY`` positions before the end on is read (``first_read``)."""
         state, gone = self._committed(tokens)
         self._now = state, None
         self._pool.release(gone)
@@ -414,8 +414,7 @@ def running_together(
 
 def _unneeded(length: int, window: int) -> int:
     """The first pages of a sliding layer that neither the next query nor going back needs."""
-    query = (length - SLIDING_HISTORY) // QUERY_GROUP * QUERY_GROUP
-    return max(0, query - window + 1) // PAGE
+    return first_read(length - SLIDING_HISTORY, window) // PAGE
 
 
 def _start(table: np.ndarray) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 
 from npu.errors import ArgumentError, FormatError
 from npu.formats import atomic_file
-from npu.models.kv_cache.layout import PAGE, Layout, first_page
+from npu.models.kv_cache.layout import PAGE, Layout, first_page, first_read
 from npu.models.kv_cache.pool import Pool
 
 MAGIC = b"npu-kv\r\n"
@@ -149,7 +149,7 @@ class _Reader:
         if not good or not isinstance(first, list) or len(first) != len(windows):
             raise _fail(self.name, "it is damaged (its header)")
         for page, window in zip(first, windows, strict=True):
-            needed = 0 if window is None else max(0, count - window + 1)
+            needed = 0 if window is None else first_read(count, window)
             if not _is_count(page, needed // PAGE):
                 raise _fail(self.name, "it is damaged (its header)")
         return count, first

@@ -19,6 +19,11 @@ PAGE: int = native.kv_page_positions  # positions of a page
 QUERY_GROUP: int = native.kv_query_group
 
 
+def first_read(query: int, window: int) -> int:
+    """The first position that attention may read for a query: what its group's first one sees."""
+    return max(0, query // QUERY_GROUP * QUERY_GROUP - window + 1)
+
+
 @dataclass(frozen=True)
 class Layout:
     """What a model's caches look like. ``windows``: of each layer, None where all is seen."""
