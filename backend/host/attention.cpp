@@ -213,7 +213,7 @@ void attend(const float* q, const Rows& source, const AttentionShape& s, int64_t
             int64_t begin, int64_t count, const Scratch& scratch, float* out) {
   const int64_t group = s.heads / s.kv_heads, rows = group * count, width = s.head_dim;
   const int64_t last = s.shift + begin + count;
-  const int64_t first = s.window > 0 ? std::max<int64_t>(0, s.shift + begin - s.window + 1) : 0;
+  const int64_t first = first_seen(s.shift + begin, s.window);
   const auto place = [&](int64_t row) {
     const int64_t head = kv_head * group + row / count;
     return ((begin + row % count) * s.heads + head) * width;

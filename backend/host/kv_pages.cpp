@@ -28,6 +28,14 @@ void narrow(const float* values, int64_t count, uint16_t* out) {
 
 }  // namespace
 
+int64_t first_seen(int64_t query, int64_t window) {
+  return window > 0 ? std::max<int64_t>(0, query - window + 1) : 0;
+}
+
+int64_t first_read(int64_t query, int64_t window) {
+  return first_seen(query / kQueryGroup * kQueryGroup, window) / kQueryGroup * kQueryGroup;
+}
+
 int64_t chunk_positions(int64_t head_dim) {
   const int64_t most = std::clamp<int64_t>(kChunkElements / head_dim, 1, kPagePositions);
   return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(most)));

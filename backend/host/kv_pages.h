@@ -11,6 +11,10 @@ namespace npu::ops {
 inline constexpr int64_t kPagePositions = 256;
 // Attention may read for a query what the first one of its group sees.
 inline constexpr int64_t kQueryGroup = 64;
+// The first key that a query sees through a window (0: all), and the first that may be read for it,
+// where a group begins.
+int64_t first_seen(int64_t query, int64_t window);
+int64_t first_read(int64_t query, int64_t window);
 
 // Positions of a chunk: 4096 elements (8 KiB) of K, at most a page; a power of two.
 int64_t chunk_positions(int64_t head_dim);

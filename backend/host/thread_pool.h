@@ -7,6 +7,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -105,5 +106,23 @@ class ThreadPool {
   alignas(64) std::atomic<uint64_t> idle_round_{kNoRound};
   std::atomic<int> idling_{0};
 };
+
+// body(i) for i in [0, count) on the threads of a pool, which calls idle, if anything, as its
+// parallel_for says. Throws what the first of the bodies has thrown, when all have ended.
+template <typename Body, typename... Idle>
+void for_all(ThreadPool& pool, size_t count, const Body& body, const Idle&... idle) {
+  std::vector<std::exception_ptr> errors(count);
+  const auto item = [&](size_t i) {
+    try {
+      body(i);
+    } catch (...) {
+      errors[i] = std::current_exception();
+    }
+  };
+  pool.parallel_for(count, item, idle...);
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
 
 }  // namespace npu

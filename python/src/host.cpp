@@ -142,7 +142,7 @@ void init_host(nb::module_& m) {
         check(good, "attention");
         s.keys = start + s.queries;
         const ops::KvPages pages = pages_of(pool, table, kv_heads, s.head_dim);
-        const int64_t first = window > 0 ? std::max<int64_t>(0, start - window + 1) : 0;
+        const int64_t first = ops::first_seen(start, window);
         if (!pages.covers(first, s.keys)) {
           fail(ErrorKind::kArgument, "[attention] the cache does not hold positions %lld to %lld",
                static_cast<long long>(first), static_cast<long long>(s.keys - 1));
@@ -175,6 +175,7 @@ void init_host(nb::module_& m) {
   sub.def("kv_chunk", &ops::chunk_positions);
   sub.attr("kv_page_positions") = ops::kPagePositions;
   sub.attr("kv_query_group") = ops::kQueryGroup;
+  sub.def("kv_first_read", &ops::first_read);
   // Rows of gate and up may be apart: halves of one array.
   sub.def("geglu", [](const Rows& gate, const Rows& up, const Output& out) {
     const auto fits = [&](const Rows& rows) {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "host/kv_pages.h"
 #include "ops/shim_commands.h"
 #include "rounding.h"
 
@@ -57,7 +58,7 @@ Record AttentionJobs::record(int64_t job) const {
   const int64_t count = std::min(block_tokens, tokens - first);
   const int64_t query = query_position + first;
   // Keys that the first row or the last one sees; rows between see no others.
-  const int64_t from = window > 0 ? std::max<int64_t>(0, query - window + 1) : 0;
+  const int64_t from = first_seen(query, window);
   const int64_t end = causal ? std::min(keys, query + count) : keys;
   const int64_t first_chunk = from / positions;
   const int64_t end_chunk = from < end ? divide_up(end, positions) : first_chunk;

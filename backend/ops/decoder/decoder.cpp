@@ -294,7 +294,7 @@ RunReport Decoder::top(const DecoderToken& token, int64_t k, int64_t rows, TopEn
 DecoderPages::DecoderPages(const DecoderModel& model, int64_t first, int64_t last)
     : tables(model.layers.size()) {
   for (size_t i = 0; i < tables.size(); ++i) {
-    const int64_t from = DecoderAttention::first_read(first, model.layers[i].window);
+    const int64_t from = first_read(first, model.layers[i].window);
     for (int64_t page = 0; page <= last / kPagePositions; ++page) {
       tables[i].push_back(page < from / kPagePositions ? -1 : count++);
     }

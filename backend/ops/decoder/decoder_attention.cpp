@@ -15,10 +15,6 @@ namespace {
 // Fewer chunks are not worth a pair's start and its partial result.
 constexpr int64_t kMinChunks = 5;
 
-int64_t first_seen(int64_t position, int64_t window) {
-  return window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
-}
-
 }  // namespace
 
 DecoderAttention DecoderAttention::of(const DecoderShape& shape, const KvLayout& layout, int pairs,
@@ -46,10 +42,6 @@ DecoderAttention DecoderAttention::of(const DecoderShape& shape, const KvLayout&
   }
   out.parts = *std::max_element(parts.begin(), parts.end());
   return out;
-}
-
-int64_t DecoderAttention::first_read(int64_t position, int64_t window) {
-  return first_seen(position / kQueryGroup * kQueryGroup, window) / kQueryGroup * kQueryGroup;
 }
 
 attention::Record DecoderAttention::record(const DecoderShape& shape, const KvLayout& layout,

@@ -33,8 +33,6 @@ struct DecoderAttention {
 
   static DecoderAttention of(const DecoderShape& shape, const KvLayout& layout, int pairs,
                              int64_t position, int64_t window);
-  // The first position that is read, where a group begins.
-  static int64_t first_read(int64_t position, int64_t window);
   attention::Record record(const DecoderShape& shape, const KvLayout& layout,
                            const DecoderRange& range) const;
 };

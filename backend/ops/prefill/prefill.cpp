@@ -59,8 +59,8 @@ void Prefill::check_pages(std::span<const std::span<const int64_t>> pages, int64
   const KvLayout kv{model_.shape.kv_heads, model_.shape.head_dim};
   const int64_t pool_pages = (static_cast<int64_t>(pool) - array_.behind_pool()) / kv.page_bytes();
   for (size_t i = 0; i < model_.layers.size(); ++i) {
-    const int64_t window = model_.layers[i].window, last = position + count - 1;
-    const int64_t first = window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
+    const int64_t last = position + count - 1,
+                  first = first_seen(position, model_.layers[i].window);
     for (int64_t page = first / kPagePositions; page <= last / kPagePositions; ++page) {
       const auto& table = pages[i];
       if (page < static_cast<int64_t>(table.size()) && table[static_cast<size_t>(page)] >= 0 &&

@@ -91,7 +91,7 @@ void PrefillPlan::add_keys(std::vector<PrefillTask>& to, Job job, std::span<cons
                            int64_t kv_head, int64_t first, int64_t last) {
   const KvLayout layout = kv();
   const int64_t size = layout.chunk_positions(), per_page = layout.page_chunks();
-  const int64_t from = job.window > 0 ? std::max<int64_t>(0, first - job.window + 1) : 0;
+  const int64_t from = first_seen(first, job.window);
   int64_t chunk = from / size;
   const int64_t chunks = last > first ? divide_up(last, size) - chunk : 0;
   job.chunks = word(chunks);

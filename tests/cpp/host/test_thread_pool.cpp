@@ -36,6 +36,27 @@ TEST_CASE("every index is visited once") {
   }
 }
 
+TEST_CASE("what the first of several bodies has thrown is thrown when all have ended") {
+  for (const int threads : {1, 2, 8}) {
+    ThreadPool pool(threads);
+    std::vector<int> visits(70, 0);
+    const auto body = [&](size_t i) {
+      ++visits[i];
+      if (i % 20 == 13) throw i;
+    };
+    size_t thrown = 0;
+    try {
+      npu::for_all(pool, visits.size(), body);
+    } catch (const size_t i) {
+      thrown = i;
+    }
+    CHECK(thrown == 13);
+    CHECK(visits == std::vector<int>(70, 1));
+    npu::for_all(pool, 13, body);
+    npu::for_all(pool, 0, body);
+  }
+}
+
 TEST_CASE("results of a round are visible to the next and to the caller") {
   ThreadPool pool(4);
   std::vector<uint64_t> values(97);

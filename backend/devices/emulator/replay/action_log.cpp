@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
-#include <new>
 #include <optional>
 #include <ranges>
 #include <utility>
@@ -222,7 +221,7 @@ void ActionLog::call(const CallAction::Function& function, const kernels::Declar
                      std::span<const KernelArgument> arguments, CoreState& state) {
   if (refused() || full()) return;
   Lane& into = lane();
-  std::array<Place, kernels::kMaxOperands> places;  // as many as there are arguments
+  std::array<Place, kernels::kMaxOperands> places;
   for (size_t i = 0; i < arguments.size(); ++i) {
     places[i] = arguments[i].data ? place(arguments[i].data) : Place{};
   }
@@ -397,15 +396,7 @@ void ActionLog::shorten(Phase& phase, Patches& patches) const {
 // Neighbours of one lane each become one, and so do the lanes of a phase that has little to do.
 std::vector<Phase> ActionLog::take_phases(Patches& patches) {
   close_serial();
-  std::atomic<bool> no_memory = false;
-  ThreadPool::shared().parallel_for(phases_.size(), [&](size_t i) {
-    try {
-      shorten(phases_[i], patches);
-    } catch (const std::bad_alloc&) {
-      no_memory = true;
-    }
-  });
-  if (no_memory) throw std::bad_alloc();
+  for_all(ThreadPool::shared(), phases_.size(), [&](size_t i) { shorten(phases_[i], patches); });
   std::vector<Phase> joined;
   for (Phase& phase : phases_) {
     if (phase.empty()) continue;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <exception>
 #include <ranges>
 #include <utility>
 
@@ -15,24 +14,6 @@ namespace npu::emulator {
 namespace {
 
 constexpr int kPhases = 16;
-
-// body(i) for i in [0, count) on the threads of a pool, which calls idle, if anything, as its
-// parallel_for says. Throws what the first of the bodies has thrown.
-template <typename Body, typename... Idle>
-void for_all(ThreadPool& pool, size_t count, const Body& body, const Idle&... idle) {
-  std::vector<std::exception_ptr> errors(count);
-  const auto item = [&](size_t i) {
-    try {
-      body(i);
-    } catch (...) {
-      errors[i] = std::current_exception();
-    }
-  };
-  pool.parallel_for(count, item, idle...);
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
-}
 
 // One of the runs in its lane of a phase.
 struct Cursor {

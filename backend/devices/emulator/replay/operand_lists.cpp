@@ -45,39 +45,42 @@ uint64_t key_of(const CallAction& call, const OperandLists::Operands& operands,
 
 }  // namespace
 
-bool OperandLists::shares(const CallAction& before, CallAction& now, const Operands& operands,
-                          const kernels::Declaration& kernel, Moves& moves) {
-  moves.clear();
+std::optional<Moves> OperandLists::moved(const CallAction& before, const CallAction& now,
+                                         const Operands& operands,
+                                         const kernels::Declaration& kernel) {
   if (before.function != now.function || before.state != now.state || before.count != now.count) {
-    return false;
+    return std::nullopt;
   }
+  Moves moves;
   for (uint8_t i = 0; i < now.count; ++i) {
     const KernelArgument &old = before.operands[i], &operand = operands.arguments[i];
     const Place &was = before.places[i], &is = operands.places[i];
-    const bool same_kind = old.value == operand.value && was.base == is.base &&
-                           (old.data == nullptr) == (operand.data == nullptr);
-    const bool same = was.offset == is.offset && old.packed == operand.packed;
-    if (!same_kind ||
-        (!same && (!kernel.operands[i].read_only || !moves.add({is, operand.packed, i})))) {
-      moves.clear();
-      return false;
+    if (old.value != operand.value || was.base != is.base ||
+        (old.data == nullptr) != (operand.data == nullptr)) {
+      return std::nullopt;
     }
+    if (was.offset == is.offset && old.packed == operand.packed) continue;
+    if (!kernel.operands[i].read_only || !moves.add({is, operand.packed, i})) return std::nullopt;
   }
-  now.operands = before.operands;
-  now.places = before.places;
-  now.based = before.based;
-  return true;
+  return moves;
 }
 
 const OperandTrace* OperandLists::find(CallAction& call, const Operands& operands,
                                        const kernels::Declaration& kernel, Moves& moves) {
   if (steers(kernel)) return nullptr;
-  if (last_ == nullptr || !shares(last_->call, call, operands, kernel, moves)) {
+  std::optional<Moves> to;
+  if (last_ != nullptr) to = moved(last_->call, call, operands, kernel);
+  if (!to) {
     const auto known = found_.find(key_of(call, operands, kernel));
     if (known == found_.end()) return nullptr;
-    if (!shares(known->second.call, call, operands, kernel, moves)) return nullptr;
+    to = moved(known->second.call, call, operands, kernel);
+    if (!to) return nullptr;
     last_ = &known->second;
   }
+  call.operands = last_->call.operands;
+  call.places = last_->call.places;
+  call.based = last_->call.based;
+  moves = *to;
   return last_->traces;
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -83,7 +84,6 @@ class Moves {
     list_[count_++] = move;
     return true;
   }
-  void clear() { count_ = 0; }
 
  private:
   std::array<Move, 4> list_;
@@ -124,8 +124,8 @@ class OperandLists {
     std::span<const Place> places;
   };
   // Gives a call one of the lists that serves it, mostly that of the call before, says which
-  // operands lie elsewhere, and returns the list's traces. Null, without moves, if there is none,
-  // as for calls that read or leave words that steer.
+  // operands lie elsewhere, and returns the list's traces. Null if there is none, as for calls
+  // that read or leave words that steer.
   const OperandTrace* find(CallAction& call, const Operands& operands,
                            const kernels::Declaration& kernel, Moves& moves);
   // Gives it a new one.
@@ -153,10 +153,10 @@ class OperandLists {
     CallAction call;
     const OperandTrace* traces;
   };
-  // Gives a call the list of another one, and says how its operands differ. False, without moves,
-  // if in more than the places of a few that are only read.
-  static bool shares(const CallAction& before, CallAction& now, const Operands& operands,
-                     const kernels::Declaration& kernel, Moves& moves);
+  // How the operands of a call differ from those of another one; none of its list if in more than
+  // the places of a few that are only read.
+  static std::optional<Moves> moved(const CallAction& before, const CallAction& now,
+                                    const Operands& operands, const kernels::Declaration& kernel);
   void trace(std::span<OperandTrace> traces, const kernels::Declaration& kernel,
              std::span<const KernelArgument> arguments);
 

@@ -4,20 +4,19 @@
 #include <algorithm>
 #include <cstring>
 #include <ranges>
+#include <set>
 #include <utility>
 
 namespace npu::emulator {
 
 namespace {
 
-bool same_place(const Place& a, const Place& b) { return a.base == b.base && a.offset == b.offset; }
-
 class Search {
  public:
   // The actions of a lane, from the last one to the first. False if a word's origin is not known.
   bool pass(const Lane& lane);
   std::vector<SteeringWord> found() const { return words_.all(); }
-  std::vector<uint32_t> arguments() const;  // bases of those in which words have lain
+  const std::set<uint32_t>& bases() const { return bases_; }  // of arguments
 
  private:
   bool add(const Place& place, uint32_t value);
@@ -31,7 +30,7 @@ class Search {
   bool add_read(std::span<const Place> places, std::span<const OperandTrace> traces);
 
   WordMap words_;  // where they lie at this point of the run
-  std::vector<bool> bases_;
+  std::set<uint32_t> bases_;
   struct Moved {
     Place from, to;
     uint32_t value;
@@ -59,10 +58,7 @@ class Places {
 };
 
 bool Search::add(const Place& place, uint32_t value) {
-  if (place.base != Place::kAbsolute) {
-    if (bases_.size() <= place.base) bases_.resize(place.base + size_t{1});
-    bases_[place.base] = true;
-  }
+  if (place.base != Place::kAbsolute) bases_.insert(place.base);
   return words_.add(place, value);
 }
 
@@ -104,7 +100,8 @@ bool Search::pass_word(const Action& action) {
   bool same = true, any = false;
   words_.each(action.to, kWordBytes, [&](const SteeringWord& word) {
     any = true;
-    same &= same_place(word.place, action.to) && word.value == static_cast<uint32_t>(action.bytes);
+    same &=
+        word.place.offset == action.to.offset && word.value == static_cast<uint32_t>(action.bytes);
   });
   return !any || (same && words_.erase(action.to));
 }
@@ -222,14 +219,6 @@ bool Search::pass(const Lane& lane) {
   return true;
 }
 
-std::vector<uint32_t> Search::arguments() const {
-  std::vector<uint32_t> all;
-  for (uint32_t base = 0; base < bases_.size(); ++base) {
-    if (bases_[base]) all.push_back(base);
-  }
-  return all;
-}
-
 }  // namespace
 
 SteeringRuns::SteeringRuns(std::span<const SteeringWord> words) {
@@ -284,7 +273,7 @@ std::optional<std::vector<SteeringWord>> steering_words(std::span<const Phase> p
       if (!search.pass(lane)) return std::nullopt;
     }
   }
-  if (arguments != nullptr) *arguments = search.arguments();
+  if (arguments != nullptr) arguments->assign(search.bases().begin(), search.bases().end());
   return search.found();
 }
 

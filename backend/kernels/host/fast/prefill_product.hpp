@@ -112,20 +112,28 @@ struct UsedRows {
   // Of a row of tiles.
   static uint64_t used(const pf_packed* tile) {
     constexpr uint64_t kZero = sizeof(pf_packed) == 1 ? 0x8080808080808080 : 0;  // 128 more
-    constexpr unsigned kWords = kPfTileRows * sizeof(pf_packed);
+    constexpr unsigned kWords = kPfTileRows * sizeof(pf_packed), kRow = sizeof(pf_packed);
     simd<uint64_t, kWords> any{};
     for (int32_t step = 0; step < kPfSlice / 8; ++step) {
       any |= load<simd<uint64_t, kWords>>(tile + step * kPfTile) ^ kZero;
     }
-#if __AIE_ARCH__ >= 21 && defined(AIE_HOST_BYTE_BLOCKS)
-    return _mm512_test_epi64_mask((__m512i)any, (__m512i)any);
-#else
+    const uint32_t words = not_zero<kWords>(any);
+    if constexpr (kRow == 1) return words;
     uint64_t rows = 0;
-    for (unsigned word = 0; word < kWords; ++word) {
-      rows |= uint64_t{any[word] != 0} << word / sizeof(pf_packed);
+    for (unsigned row = 0; row < unsigned(kPfTileRows); ++row) {
+      rows |= uint64_t{(words >> row * kRow & ((1u << kRow) - 1)) != 0} << row;
     }
     return rows;
+  }
+  // Bit by bit, which words are not 0.
+  template <unsigned kWords>
+  static uint32_t not_zero(const simd<uint64_t, kWords>& words) {
+#if defined(__AVX512F__)
+    if constexpr (kWords == 8) return _mm512_test_epi64_mask((__m512i)words, (__m512i)words);
 #endif
+    uint32_t bits = 0;
+    for (unsigned word = 0; word < kWords; ++word) bits |= uint32_t{words[word] != 0} << word;
+    return bits;
   }
 };
 

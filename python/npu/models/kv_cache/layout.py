@@ -21,7 +21,7 @@ QUERY_GROUP: int = native.kv_query_group
 
 def first_read(query: int, window: int) -> int:
     """The first position that attention may read for a query: what its group's first one sees."""
-    return max(0, query // QUERY_GROUP * QUERY_GROUP - window + 1)
+    return int(native.kv_first_read(query, window))
 
 
 @dataclass(frozen=True)
