@@ -118,6 +118,12 @@ struct Product {
           bf16_word(scales.whole ? static_cast<float>(random() % 17) - 8 : scales.w * part);
       std::memcpy(block.data() + i, &word, 2);
     }
+    w_objects.push_back(std::move(block));
+    take_values(range, j);
+  }
+  // The values of a block.
+  void take_values(int range, int j) {
+    const auto& block = w_objects[static_cast<size_t>(range * shape.held() + j)];
     const int first_row = j / shape.across() * kBlockRows;
     const int first = range * shape.range() + j % shape.across() * shape.block_columns();
     for (int row = 0; row < kBlockRows; ++row) {
@@ -128,7 +134,6 @@ struct Product {
         w[at] = bf16_value(nearest(double{rounded}));
       }
     }
-    w_objects.push_back(std::move(block));
   }
 
   // By the published layouts; `rounded`: to fp32.

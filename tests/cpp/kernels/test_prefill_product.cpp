@@ -88,6 +88,29 @@ Shape shape_of(int m, int blocks, int format) {
 
 bool is_npu1(const Build& build) { return build.generation == kernel_test::Generation::kNpu1; }
 
+// Of a product's weights as a core has them, how many are not those of its values.
+int wrong_weights(const Build& build, Product& p) {
+  const Shape& shape = p.shape;
+  std::vector<double> weights(p.w);
+  for (size_t i = 0; !is_npu1(build) && i < weights.size(); i += 8) block_float::round(&weights[i]);
+  int wrong = 0;
+  for (int first = 0; first < shape.k(); first += shape.m) {
+    for (int i = 0; i < shape.m * shape.k(); ++i) {
+      p.a[static_cast<size_t>(i)] = i % shape.k() == first + i / shape.k() ? 1 : 0;
+    }
+    p.pack_a();
+    Core core{build, shape};
+    core.clear();
+    core.multiply(p);
+    for (int i = 0; i < std::min(shape.m, shape.k() - first); ++i) {
+      for (int j = 0; j < shape.n(); ++j) {
+        wrong += core.sum(i, j) != weights[static_cast<size_t>(j * shape.k() + first + i)];
+      }
+    }
+  }
+  return wrong;
+}
+
 }  // namespace
 
 TEST_CASE(
@@ -129,28 +152,43 @@ TEST_CASE("prefill_multiply: every weight bit for bit, as rows of A that are 1 i
   for (const Build& build : builds()) {
     CAPTURE(build.name());
     for (const int format : kFormats) {
-      const Shape shape = shape_of(64, 2, format);
-      Product p(shape, is_npu1(build), 11, {});
-      std::vector<double> weights(p.w);
-      for (size_t i = 0; !is_npu1(build) && i < weights.size(); i += 8)
-        block_float::round(&weights[i]);
-      int wrong = 0;
-      for (int first = 0; first < shape.k(); first += shape.m) {
-        for (int i = 0; i < shape.m * shape.k(); ++i) {
-          p.a[static_cast<size_t>(i)] = i % shape.k() == first + i / shape.k() ? 1 : 0;
-        }
-        p.pack_a();
-        Core core{build, shape};
-        core.clear();
-        core.multiply(p);
-        for (int i = 0; i < std::min(shape.m, shape.k() - first); ++i) {
-          for (int j = 0; j < shape.n(); ++j) {
-            wrong += core.sum(i, j) != weights[static_cast<size_t>(j * shape.k() + first + i)];
-          }
+      Product p(shape_of(64, 2, format), is_npu1(build), 11, {});
+      CHECK(wrong_weights(build, p) == 0);
+    }
+  }
+}
+
+TEST_CASE("prefill_multiply: every scale of 4 bits without minima, with weights of any size") {
+  for (const Build& build : builds()) {
+    CAPTURE(build.name());
+    std::mt19937 random(12);
+    Product p({64, 2, kQ4_0, 1}, is_npu1(build), 12, {});
+    for (int j = 0; j < 2; ++j) {
+      auto& block = p.w_objects[static_cast<size_t>(j)];
+      // Each sign and mantissa once, and zeros.
+      for (int i = 0; i < 256; ++i) {
+        const int number = i ^ (j * 128), exponent = 118 + i % 7;
+        const bool zero = i % 97 == 5;
+        const auto word = static_cast<uint16_t>((zero ? 0 : number & 127) |
+                                                (zero ? 0 : exponent << 7) | (number & 128) << 8);
+        std::memcpy(block.data() + 2 * i, &word, 2);
+      }
+      // The largest of eight columns: one of all sizes.
+      const auto code = [&](int row, int c) {
+        constexpr unsigned kLargest[] = {8, 0, 1, 2, 3, 5, 6, 7};
+        const unsigned most = kLargest[(c / 8 + row) % 8];
+        return std::min(8 - most + static_cast<unsigned>(random()) % (2 * most + 1), 15u);
+      };
+      for (int row = 0; row < 32; row += 2) {
+        for (int c = 0; c < 256; ++c) {
+          const auto at =
+              codes_at(kQ4_0) + static_cast<size_t>(row / 16 * 2048 + c * 8 + row % 16 / 2);
+          block[at] = static_cast<std::byte>(code(row, c) | code(row + 1, c) << 4);
         }
       }
-      CHECK(wrong == 0);
+      p.take_values(0, j);
     }
+    CHECK(wrong_weights(build, p) == 0);
   }
 }
 

@@ -10,6 +10,7 @@
 #include "dequant.hpp"
 #include "gemv.hpp"
 #include "matmul.hpp"
+#include "prefill_codes.hpp"
 #include "q4nx.hpp"
 
 AIE_HOST_BEGIN
@@ -231,10 +232,43 @@ AIE_HOST_INLINE bool pack_codes(const uint8_t* block, int32_t slice, int32_t* pa
 }
 #endif
 
+AIE_HOST_INLINE void prefetch_lines(const uint8_t* from, int32_t bytes) {
+  for (int32_t i = 0; i < bytes; i += 64) _mm_prefetch(from + i, _MM_HINT_T1);
+}
+// The bytes of a slice; of a block that is the next in memory, a block's work ahead.
+template <Format kFormat>
+AIE_HOST_INLINE void prefetch_slice(const uint8_t* block, int32_t slice) {
+  if constexpr (npu::blocks::is_int4(kFormat)) {
+    constexpr bool kMinima = kFormat == Format::kQ4nx;
+    constexpr int32_t kCodes = kPfSlice * kQ4ColumnBytes;
+    const uint8_t* const codes = block + kQ4Codes<kMinima> + slice * kCodes;
+    for (int32_t plane = 0; plane < kQ4Codes<kMinima>; plane += kQ4Plane) {
+      prefetch_lines(block + plane + slice * kQ4Rows * 2, kQ4Rows * 2);
+    }
+    prefetch_lines(codes, kCodes);
+    prefetch_lines(codes + kQ4HalfBytes, kCodes);
+  } else {
+    using Slice = weight_slice<kFormat, 0>;
+    const Slice weights(block, slice);
+    if constexpr (npu::blocks::is_int8(kFormat)) {
+      constexpr int32_t kGroups = (kPfSlice - 1) / Slice::Layout::kGroup + 1;
+      prefetch_lines(reinterpret_cast<const uint8_t*>(weights.scales), kGroups * kPfBlock * 4);
+      prefetch_lines(reinterpret_cast<const uint8_t*>(weights.codes), kPfSlice * kPfBlock);
+    } else {
+      prefetch_lines(reinterpret_cast<const uint8_t*>(weights.values),
+                     Slice::kColumns * kPfBlock * 2);
+    }
+  }
+}
+
 // One slice of a block. False if weights are not finite or, rounded to BFP16, too large or small
 // for sums of blocks to be exact.
 template <Format kFormat>
 [[gnu::noinline]] inline bool pack_slice(const uint8_t* block, int32_t slice, int32_t* panel) {
+  prefetch_slice<kFormat>(block + npu::blocks::bytes_of(kFormat), slice);
+#if defined(AIE_HOST_CODE_TABLES)
+  if constexpr (kFormat == Format::kQ4_0) return pack_code_tables(block, slice, panel);
+#endif
 #if defined(AIE_HOST_BYTE_BLOCKS) && defined(__AVX512BF16__)
   if constexpr (npu::blocks::is_int4(kFormat)) {
     return pack_codes<kFormat == Format::kQ4nx>(block, slice, panel);
