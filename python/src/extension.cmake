@@ -18,6 +18,8 @@ endif()
 file(GLOB NPU_PYTHON_SOURCES CONFIGURE_DEPENDS python/src/*.cpp)
 nanobind_add_module(_npu NB_STATIC ${NPU_PYTHON_SOURCES})
 target_compile_options(_npu PRIVATE ${NPU_BASELINE})
+target_precompile_headers(_npu PRIVATE ${NPU_COMMON_HEADERS} <nanobind/nanobind.h>
+                          <nanobind/ndarray.h>)
 target_link_libraries(_npu PRIVATE npu_core)
 set_source_files_properties(python/src/kernels.cpp PROPERTIES
   COMPILE_DEFINITIONS NPU_KERNEL_HASH="${NPU_KERNEL_HASH}")
