@@ -47,10 +47,6 @@ AIE_HOST_INLINE unsigned largest_magnitude(half8 x) {
 }
 #endif
 
-AIE_HOST_INLINE bool block_in_range(unsigned magnitude) {
-  return magnitude == 0 || magnitude - (kLowest << 7) < (kHighest + 1 - kLowest) << 7;
-}
-
 // Elements one by one. Loops over whole operands vectorise.
 template <typename T, typename TPacked>
 AIE_HOST_INLINE void convert(const T* in, int64_t count, TPacked* out) {

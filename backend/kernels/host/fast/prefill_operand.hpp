@@ -12,6 +12,9 @@
 AIE_HOST_BEGIN
 namespace host {
 
+// Exponents of blocks that are rounded by a sum of fp32, whose last bit is the block's unit.
+inline constexpr unsigned kRoundLowest = 16, kRoundHighest = 230;
+
 // 8 rows x 32 columns of bf16, in place. What is written lies before what is read next.
 inline void prefill_operand(bfloat16* block) {
   constexpr int32_t kCount = npu::prefill::kRows * npu::prefill::kSlice;
@@ -23,7 +26,8 @@ inline void prefill_operand(bfloat16* block) {
       __builtin_memset(out, 0, 9);
       continue;
     }
-    if (!block_in_range(top)) {
+    const uint32_t exponent = top >> 7;
+    if (exponent < kRoundLowest || exponent > kRoundHighest) {
       float values[8];
       for (int32_t j = 0; j < 8; ++j) values[j] = block[i + j];
       int8_t mantissas[8];
@@ -31,7 +35,6 @@ inline void prefill_operand(bfloat16* block) {
       __builtin_memcpy(out + 1, mantissas, sizeof mantissas);
       continue;
     }
-    const uint32_t exponent = top >> 7;
     const float8 rounded = round_to_block(x, splat<uint32_t, 8>(exponent << 23));
     const auto to_units = __builtin_bit_cast(float, (260 - exponent) << 23);  // 2^(133 - exponent)
     out[0] = static_cast<uint8_t>(exponent);

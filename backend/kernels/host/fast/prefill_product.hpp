@@ -23,19 +23,6 @@ extern "C" int npu_host_pack_shared(uint32_t operand);
 AIE_HOST_BEGIN
 namespace host {
 
-// Slice `slice` of `count` elements of an object of A.
-[[gnu::noinline]] inline bool pack_activations(const bfloat16* a, int32_t slice, int32_t count,
-                                               pf_packed* out) {
-#if __AIE_ARCH__ >= 21
-  const auto* bytes = reinterpret_cast<const uint8_t*>(a) + slice * (count / 8 * 9);
-  const auto* blocks = reinterpret_cast<const bfp16ebs8*>(bytes);
-  return pack_block_a<tile_of_blocks>(blocks, count, out);
-#else
-  pack_a(a + slice * count, count, out);
-  return true;
-#endif
-}
-
 // Part `part` of a packed operand: pack(part, out) for all parts if others read them.
 template <typename T, typename Pack>
 AIE_HOST_INLINE const T* packed_part(uint32_t operand, const void* form, int32_t parts,
@@ -93,14 +80,12 @@ inline TileRow row_of(const pf_packed* a, int32_t row) {
 // Which rows of a slice of A are not all zeros: a prompt seldom fills its last rows, a batch has
 // one of 8 (docs/prefill.md).
 struct UsedRows {
-  uint64_t bits[2];  // row i: bit i % 64
+  uint64_t bits[2] = {};  // row i: bit i % 64
 
-  UsedRows() = default;
-  UsedRows(const pf_packed* a, int32_t m) : bits{} {
+  // A row of tiles, the first of whose rows is number `row`.
+  AIE_HOST_INLINE void add(const pf_packed* tiles, int32_t row) {
     static_assert(npu::prefill::kRowSlots <= 128 && 64 % kPfTileRows == 0);
-    for (int32_t row = 0; row < m; row += kPfTileRows) {
-      bits[row / 64] |= used(row_of(a, row).tile) << row % 64;
-    }
+    bits[row / 64] |= used(tiles) << row % 64;
   }
   bool any() const { return (bits[0] | bits[1]) != 0; }
   // Of `count` rows from `first` on, a multiple of it.
@@ -109,7 +94,6 @@ struct UsedRows {
   }
 
  private:
-  // Of a row of tiles.
   static uint64_t used(const pf_packed* tile) {
     constexpr uint64_t kZero = sizeof(pf_packed) == 1 ? 0x8080808080808080 : 0;  // 128 more
     constexpr unsigned kWords = kPfTileRows * sizeof(pf_packed), kRow = sizeof(pf_packed);
@@ -142,22 +126,62 @@ struct Activations {
   UsedRows used;
 };
 
+// Of a slice of A, a row of tiles: elements of the packed form, and bytes.
+inline constexpr int32_t kPfTiles = kPfSlice / 8 * kPfTile;
+inline constexpr int32_t kPfTilesBytes =
+    kPfTileRows * (kPfBlockFloat ? kPfSlice / 8 * 9 : kPfSlice * 2);
+
+// Whether a row of tiles is nothing but zeros.
+AIE_HOST_INLINE bool all_zero(const uint8_t* tiles) {
+  using words = simd<uint64_t, 4>;
+  static_assert(kPfTilesBytes % sizeof(words) == 0);
+  words any{};
+  for (int32_t i = 0; i < kPfTilesBytes; i += int32_t(sizeof(words))) any |= load<words>(tiles + i);
+  return (any[0] | any[1] | any[2] | any[3]) == 0;
+}
+
+// Slice `slice` of m rows of an object of A, but for rows of tiles that are not used. False for
+// operands that are too large or small.
+[[gnu::noinline]] inline bool pack_activations(const bfloat16* a, int32_t slice, int32_t m,
+                                               pf_packed* out, UsedRows& used) {
+  const int32_t count = m / kPfTileRows;
+  const auto* const tiles = reinterpret_cast<const uint8_t*>(a) + slice * count * kPfTilesBytes;
+  bool good = true;
+  for (int32_t first = 0, end = 0; first < count; first = end + 1) {
+    for (end = first; end < count && !all_zero(tiles + end * kPfTilesBytes);) ++end;
+    if (end == first) continue;
+    const uint8_t* const in = tiles + first * kPfTilesBytes;
+    pf_packed* const to = out + first * kPfTiles;
+    const int32_t elements = (end - first) * kPfTileRows * kPfSlice;
+#if __AIE_ARCH__ >= 21
+    good &= pack_block_a<tile_of_blocks>(reinterpret_cast<const bfp16ebs8*>(in), elements, to);
+#else
+    pack_a(reinterpret_cast<const bfloat16*>(in), elements, to);
+#endif
+    for (int32_t i = first; i < end; ++i) used.add(out + i * kPfTiles, i * kPfTileRows);
+  }
+  return good;
+}
+
 // Slice `slice` of the `slices` of an object of A that count.
 inline Activations activations_of(const bfloat16* a, int32_t m, int32_t slice, int32_t slices) {
-  const int32_t count = m * kPfSlice, packed = m / kPfTileRows * (kPfSlice / 8) * kPfTile;
+  const int32_t packed = m / kPfTileRows * kPfTiles;
   if constexpr (!kPfBlockFloat && kPackedAsIs<bfloat16, pf_packed>) {
-    const auto* const rows = reinterpret_cast<const pf_packed*>(a) + slice * packed;
-    return {rows, UsedRows(rows, m)};
+    Activations as_is{reinterpret_cast<const pf_packed*>(a) + slice * packed, {}};
+    for (int32_t row = 0; row < m; row += kPfTileRows) {
+      as_is.used.add(as_is.rows + row / kPfTileRows * kPfTiles, row);
+    }
+    return as_is;
   } else {
     constexpr int32_t kUsed = 64 / sizeof(pf_packed);  // behind a slice: UsedRows
-    const pf_packed* const rows =
-        packed_part<pf_packed>(0, reinterpret_cast<const void*>(&pack_activations), slices, slice,
-                               packed + kUsed, [&](int32_t i, pf_packed* out) {
-                                 if (!pack_activations(a, i, count, out)) return false;
-                                 const UsedRows used(out, m);
-                                 __builtin_memcpy(out + packed, &used, sizeof used);
-                                 return true;
-                               });
+    const auto pack = [&](int32_t i, pf_packed* out) {
+      UsedRows used;
+      const bool good = pack_activations(a, i, m, out, used);
+      __builtin_memcpy(out + packed, &used, sizeof used);
+      return good;
+    };
+    const pf_packed* const rows = packed_part<pf_packed>(
+        0, reinterpret_cast<const void*>(&pack_activations), slices, slice, packed + kUsed, pack);
     if (rows == nullptr) return {nullptr, {}};
     return {rows, load<UsedRows>(rows + packed)};
   }
