@@ -108,7 +108,7 @@ class ThreadPool {
 };
 
 // body(i) for i in [0, count) on the threads of a pool, which calls idle, if anything, as its
-// parallel_for says. Throws what the first of the bodies has thrown, when all have ended.
+// parallel_for says. Throws the exception of the lowest i, when all have ended.
 template <typename Body, typename... Idle>
 void for_all(ThreadPool& pool, size_t count, const Body& body, const Idle&... idle) {
   std::vector<std::exception_ptr> errors(count);

@@ -212,7 +212,14 @@ TEST_CASE("prefill: rows of a norm with its residual, in every build") {
 TEST_CASE("prefill: rows of GeGLU, in every build") {
   constexpr int kRounds = 3;
   Random random{std::mt19937(11), {}};
-  const std::vector<uint16_t> gate = random.bf16(2048 * kRounds), up = random.bf16(2048 * kRounds);
+  const std::vector<uint16_t> gate = random.bf16(2048 * kRounds);
+  // Blocks of all sizes that operands may have, with elements far below the others'.
+  std::vector<uint16_t> up(2048 * kRounds);
+  for (size_t i = 0; i < up.size(); ++i) {
+    constexpr int kPowers[] = {0, -60, -105, -122, 70, 112};
+    const float value = std::ldexp(random.normal(random.engine), kPowers[i / 8 % 6]);
+    up[i] = bf16_word(i % 61 == 0 ? std::ldexp(value, -24) : value);
+  }
   std::vector<Bytes> a, b;
   append_a(a, gate);
   append_b(b, up, pre::kBPayload);

@@ -124,8 +124,8 @@ class OperandLists {
     std::span<const Place> places;
   };
   // Gives a call one of the lists that serves it, mostly that of the call before, says which
-  // operands lie elsewhere, and returns the list's traces. Null if there is none, as for calls
-  // that read or leave words that steer.
+  // operands lie elsewhere, and returns the list's traces. Null, with call and moves untouched, if
+  // there is none, as for calls that read or leave words that steer.
   const OperandTrace* find(CallAction& call, const Operands& operands,
                            const kernels::Declaration& kernel, Moves& moves);
   // Gives it a new one.
@@ -153,8 +153,8 @@ class OperandLists {
     CallAction call;
     const OperandTrace* traces;
   };
-  // How the operands of a call differ from those of another one; none of its list if in more than
-  // the places of a few that are only read.
+  // How the operands of a call differ from those of another one; nullopt if in more than the places
+  // of a few that are only read.
   static std::optional<Moves> moved(const CallAction& before, const CallAction& now,
                                     const Operands& operands, const kernels::Declaration& kernel);
   void trace(std::span<OperandTrace> traces, const kernels::Declaration& kernel,

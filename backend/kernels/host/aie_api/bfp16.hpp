@@ -12,6 +12,10 @@ struct bfp16ebs8 {};  // a built-in type in NPU compilers
 
 AIE_HOST_BEGIN
 
+// Exponents E of blocks that additions of fp32 round: 1.5 * 2^(E + 17) is finite, its last bit
+// 2^(E - 133) is that of a normal number, as is the inverse.
+inline constexpr int32_t kLeastBySums = 18, kMostBySums = 236;
+
 template <typename T, unsigned N>
 class block_vector {
   static_assert(std::is_same_v<T, bfp16ebs8> && __AIE_ARCH__ >= 21,
@@ -41,7 +45,7 @@ class block_vector {
       top = exponent > top ? exponent : top;
     }
     exponents_[block] = static_cast<uint8_t>(top);
-    if (mode == rounding_mode::conv_even && top >= 18 && top <= 236) {
+    if (mode == rounding_mode::conv_even && top >= kLeastBySums && top <= kMostBySums) {
       // The same by fp32 additions, whose last bit is the unit and which round to nearest even.
       const float magic =
           __builtin_bit_cast(float, static_cast<uint32_t>(top + 17) << 23 | 0x400000);

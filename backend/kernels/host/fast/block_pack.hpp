@@ -37,6 +37,18 @@ inline constexpr int32_t kBlockUnits = kBlockMantissas + (kBlockBytes ? 1 : 0);
 inline constexpr int32_t kBlockLanes = (kBlockUnits + 1) * kBlockPanel;
 inline constexpr int32_t kUnitBias = 139 << 23;
 
+#if defined(AIE_HOST_BYTE_BLOCKS)
+// Eight k of 16 columns of a panel, but for their exponents: mantissas of four k each.
+AIE_HOST_INLINE void store_bytes(__m512i low, __m512i high, int32_t* panel) {
+  const __m512i offset = _mm512_set1_epi8(-128);
+  __m512i excess = _mm512_dpbusd_epi32(__m512i{}, offset, low);
+  excess = _mm512_dpbusd_epi32(excess, offset, high);
+  store(low, panel);
+  store(high, panel + kBlockPanel);
+  store(-(lanes)excess, panel + kBlockMantissas * kBlockPanel);
+}
+#endif
+
 // Rows of eight bf16, each in 128 bits of a vector; and fp32 of four of each row's, as bits.
 using rows_of_eight = simd<uint16_t, kSimdBytes / 2>;
 using fours = simd<uint32_t, kLanes>;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../aie_api/vector.hpp"
+#include "simd.hpp"
 
 #define AIE_HOST_GEGLU ::aie::host::geglu
 
@@ -30,11 +31,20 @@ AIE_HOST_INLINE float exp2_fp32(float x) {
 inline void geglu(const bfloat16* gate, const bfloat16* up, bfloat16* out, int32_t n) {
   // v = 2 log2(e) sqrt(2 / pi) (g + 0.044715 g^3); gelu = g / (1 + 2^-v)
   constexpr float kLinear = -2.30220819f, kCubic = kLinear * 0.044715f;
-  for (int32_t i = 0; i < n; ++i) {
-    const float g = gate[i];
-    const float power = exp2_fp32(g * (kLinear + kCubic * (g * g)));
-    const float value = g / (1.0f + power) * static_cast<float>(up[i]);
-    out[i].bits = detail::narrow_bf16_even(__builtin_bit_cast(uint32_t, value));
+  constexpr int32_t kSome = 256;
+  for (int32_t begin = 0; begin < n; begin += kSome) {
+    const int32_t end = n - begin < kSome ? n : begin + kSome;
+    const bool whole = end - begin == kSome;
+    if (whole && all_zero(gate + begin, kSome * 2) && all_zero(up + begin, kSome * 2)) {
+      __builtin_memset(out + begin, 0, kSome * 2);  // rows of a prompt that has fewer
+      continue;
+    }
+    for (int32_t i = begin; i < end; ++i) {
+      const float g = gate[i];
+      const float power = exp2_fp32(g * (kLinear + kCubic * (g * g)));
+      const float value = g / (1.0f + power) * static_cast<float>(up[i]);
+      out[i].bits = detail::narrow_bf16_even(__builtin_bit_cast(uint32_t, value));
+    }
   }
 }
 

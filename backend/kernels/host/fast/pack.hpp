@@ -12,9 +12,8 @@
 AIE_HOST_BEGIN
 namespace host {
 
-// Rounding to bfp16 in floating point, and scaling sums of products by both units, is exact while
-// the largest magnitude of a block is 0 or has an exponent in [kLowest, kHighest]: nothing
-// underflows or overflows.
+// Scaling sums of products of bfp16 by both units is exact while the largest magnitude of a block
+// is 0 or has an exponent in [kLowest, kHighest]: nothing underflows or overflows.
 inline constexpr unsigned kLowest = 70, kHighest = 187;
 
 using float8 = simd<float, 8>;

@@ -184,7 +184,10 @@ inline void prefill_pack(const bfloat16* q, int32_t* queries, int32_t unit, int3
       size = larger(size, swapped<4>(size));
       const int32_t top = size[0] & kExponent;
       alignas(32) int8_t rounded[8];
-      if (top >= 7 << 23 && top < kHighBlock) {
+      if (size[0] == 0) {  // as are all rows of a short prompt but a few
+        store(int64_t{0}, rounded);
+        exponents[row] = 0;
+      } else if (top >= 7 << 23 && top < kHighBlock) {
         const auto unit_of = __builtin_bit_cast(float, (260 << 23) - top);
         const auto whole = __builtin_convertvector(to_block((row8)x, size & kExponent) * unit_of,
                                                    simd<int32_t, 8>);

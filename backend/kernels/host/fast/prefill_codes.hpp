@@ -1,15 +1,16 @@
 // 4-bit weights without minima as panels of the prefill configuration, by tables, on CPUs with
 // AVX512_VBMI.
 //
-// A weight is bf16(d k) with k = code - 8. In units of 2^(X - 6 + class), X the exponent of d, it
-// depends on the sign and the mantissa of d only: a line of a table has it for four classes, which
-// are all exponents that the largest of eight weights can have above X.
+// A weight is bf16(d k) with k = code - 8, and the largest of eight weights has an exponent of X to
+// X + 3, X that of d. In units of 2^(X - 6 + class), the class 0 to 3, a weight depends on the sign
+// and the mantissa of d only: a line of a table has it for all classes.
 #pragma once
 
 #include "block_pack.hpp"
 #include "q4nx_layout.hpp"
 
-#if __AIE_ARCH__ >= 21 && defined(AIE_HOST_BYTE_BLOCKS) && defined(__AVX512VBMI__)
+#if __AIE_ARCH__ >= 21 && defined(AIE_HOST_BYTE_BLOCKS) && defined(__AVX512VBMI__) && \
+    defined(__AVX512BF16__)
 #define AIE_HOST_CODE_TABLES
 
 AIE_HOST_BEGIN
@@ -47,7 +48,7 @@ constexpr CodeTables code_tables() {
   }
   return tables;
 }
-alignas(64) inline constexpr CodeTables kCodeTables = code_tables();
+inline constexpr CodeTables kCodeTables = code_tables();
 
 // Constants of bytes: f(i) for every byte i of a vector.
 template <typename F, int... I>
@@ -61,14 +62,14 @@ AIE_HOST_INLINE __m512i bytes_by(const F& f) {
 
 // 128-bit lane i of vector j to lane j of vector i.
 AIE_HOST_INLINE void transpose_lanes(const __m512i (&in)[4], __m512i (&out)[4]) {
-  const __m512i first = _mm512_shuffle_i32x4(in[0], in[1], 0x44);
-  const __m512i last = _mm512_shuffle_i32x4(in[0], in[1], 0xEE);
-  const __m512i third = _mm512_shuffle_i32x4(in[2], in[3], 0x44);
-  const __m512i end = _mm512_shuffle_i32x4(in[2], in[3], 0xEE);
-  out[0] = _mm512_shuffle_i32x4(first, third, 0x88);
-  out[1] = _mm512_shuffle_i32x4(first, third, 0xDD);
-  out[2] = _mm512_shuffle_i32x4(last, end, 0x88);
-  out[3] = _mm512_shuffle_i32x4(last, end, 0xDD);
+  const __m512i low01 = _mm512_shuffle_i32x4(in[0], in[1], 0x44);
+  const __m512i high01 = _mm512_shuffle_i32x4(in[0], in[1], 0xEE);
+  const __m512i low23 = _mm512_shuffle_i32x4(in[2], in[3], 0x44);
+  const __m512i high23 = _mm512_shuffle_i32x4(in[2], in[3], 0xEE);
+  out[0] = _mm512_shuffle_i32x4(low01, low23, 0x88);
+  out[1] = _mm512_shuffle_i32x4(low01, low23, 0xDD);
+  out[2] = _mm512_shuffle_i32x4(high01, high23, 0x88);
+  out[3] = _mm512_shuffle_i32x4(high01, high23, 0xDD);
 }
 
 // Codes of 16 rows and 8 columns, as a block has them. Lane q: of row pairs 2q and 2q + 1 columns
@@ -139,7 +140,8 @@ AIE_HOST_INLINE __mmask16 pack_half(const uint8_t* codes, const uint16_t* scales
   const __m512i d = (__m512i)widen_bf16(scales), field = _mm512_set1_epi32(0x7F800000);
   const __m512i own = _mm512_and_si512(d, field), least = _mm512_set1_epi32(kLowest << 23);
   __m512i classes = bytes_by([](int i) { return i / 4 % 4 < 2 ? 0 : 0x40; });
-  __mmask16 bad = 0;
+  // Other builds refuse scales of which 8 d overflows, whatever the codes.
+  __mmask16 bad = _mm512_cmpgt_epi32_mask(own, _mm512_set1_epi32(251 << 23));
   unroll<4>([&](auto i) {
     constexpr int kShift = 8 * i.value;
     const __m512i k = _mm512_and_si512(_mm512_srli_epi32(largest, kShift), _mm512_set1_epi32(15));
@@ -178,20 +180,14 @@ AIE_HOST_INLINE __mmask16 pack_half(const uint8_t* codes, const uint16_t* scales
   __m512i upper[4], lower[4];
   transpose_lanes(first, upper);
   transpose_lanes(last, lower);
-  const __m512i offset = _mm512_set1_epi8(-128);
   unroll<4>([&](auto i) {
-    int32_t* const to = panel + int32_t(i.value) * kBlockLanes;
-    store(upper[i.value], to);
-    store(lower[i.value], to + kBlockPanel);
-    __m512i excess = _mm512_dpbusd_epi32(__m512i{}, offset, upper[i.value]);
-    excess = _mm512_dpbusd_epi32(excess, offset, lower[i.value]);
-    store(_mm512_sub_epi32(__m512i{}, excess), to + kBlockMantissas * kBlockPanel);
+    store_bytes(upper[i.value], lower[i.value], panel + int32_t(i.value) * kBlockLanes);
   });
   return bad;
 }
 
 // Slice `slice` of a block of q4_0. False for weights that are too large or small.
-inline bool pack_code_tables(const uint8_t* block, int32_t slice, int32_t* panel) {
+inline bool pack_q4_0(const uint8_t* block, int32_t slice, int32_t* panel) {
   static_assert(kQ4Group == 32 && kQ4Rows == kBlockPanel);
   const auto* scales = reinterpret_cast<const uint16_t*>(block) + slice * kQ4Rows;
   const uint8_t* codes = block + kQ4Codes<false> + slice * kQ4Group * kQ4ColumnBytes;

@@ -132,13 +132,7 @@ AIE_HOST_INLINE __m512i four_bytes(const lanes* columns) {
 // Eight columns, a row of W per lane: mantissas and E << 23, as a panel has them.
 AIE_HOST_INLINE void store_block(const lanes (&mantissas)[8], lanes exponents, int32_t* panel) {
 #if defined(AIE_HOST_BYTE_BLOCKS)
-  const __m512i low = four_bytes(mantissas), high = four_bytes(mantissas + 4);
-  const __m512i offset = _mm512_set1_epi8(-128);
-  __m512i excess = _mm512_dpbusd_epi32(__m512i{}, offset, low);
-  excess = _mm512_dpbusd_epi32(excess, offset, high);
-  store(low, panel);
-  store(high, panel + kPfBlock);
-  store(-(lanes)excess, panel + kBlockMantissas * kPfBlock);
+  store_bytes(four_bytes(mantissas), four_bytes(mantissas + 4), panel);
 #else
   unroll<4>([&](auto i) {
     const lanes pair = (mantissas[2 * i.value] & 0xFFFF) | mantissas[2 * i.value + 1] << 16;
@@ -183,11 +177,10 @@ AIE_HOST_INLINE void store_columns(const lanes (&columns)[8], int32_t* panel) {
 }
 #endif
 
-#if defined(AIE_HOST_BYTE_BLOCKS) && defined(__AVX512BF16__)
-// Eight columns of a half's codes are a vector. Products of a code are exact in fp32; conversions
-// to bf16 take denormals for 0, so that scales and minima must be far from them.
-template <bool kMinima>
-AIE_HOST_INLINE bool pack_codes(const uint8_t* block, int32_t slice, int32_t* panel) {
+#if defined(AIE_HOST_CODE_TABLES)
+// Codes with minima. Eight columns of a half are a vector. Products of a code are exact in fp32;
+// conversions to bf16 take denormals for 0, so that scales and minima must be far from them.
+AIE_HOST_INLINE bool pack_q4nx(const uint8_t* block, int32_t slice, int32_t* panel) {
   constexpr int kLeast = 24;  // exponent
   const __m512i rows = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
   const __m512i shift = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
@@ -199,7 +192,7 @@ AIE_HOST_INLINE bool pack_codes(const uint8_t* block, int32_t slice, int32_t* pa
   __mmask16 bad = 0;
   lanes beyond{};
   for (int32_t half = 0; half < 2; ++half, panel += kQ4HalfRows) {
-    const q4_scales<kMinima> scales(block, slice, half * kQ4HalfRows);
+    const q4_scales<true> scales(block, slice, half * kQ4HalfRows);
     const auto d = (__m512)scales.d, m = (__m512)scales.m;
     for (const __m512 scale : {d, m}) {
       const __m512i magnitude = _mm512_and_si512((__m512i)scale, unsigned_bits);
@@ -207,7 +200,7 @@ AIE_HOST_INLINE bool pack_codes(const uint8_t* block, int32_t slice, int32_t* pa
              _mm512_cmpgt_epi32_mask(magnitude, _mm512_set1_epi32(0x7F7FFFFF));
     }
     const uint8_t* codes =
-        block + kQ4Codes<kMinima> + half * kQ4HalfBytes + slice * kPfSlice * kQ4ColumnBytes;
+        block + kQ4Codes<true> + half * kQ4HalfBytes + slice * kPfSlice * kQ4ColumnBytes;
     int32_t* to = panel;
     for (int32_t c = 0; c < kPfSlice; c += 8, codes += 8 * kQ4ColumnBytes) {
       const __m512i all = _mm512_loadu_si512(codes);
@@ -235,7 +228,9 @@ AIE_HOST_INLINE bool pack_codes(const uint8_t* block, int32_t slice, int32_t* pa
 AIE_HOST_INLINE void prefetch_lines(const uint8_t* from, int32_t bytes) {
   for (int32_t i = 0; i < bytes; i += 64) _mm_prefetch(from + i, _MM_HINT_T1);
 }
-// The bytes of a slice; of a block that is the next in memory, a block's work ahead.
+// Fetches a slice into L2: of the next block in memory, while the same one of this block is packed.
+// Once is enough: the work on a block lies between, and a slice is a few lines. Of 4-bit codes no
+// weight_slice is made, which would load scales that may lie beyond the matrix.
 template <Format kFormat>
 AIE_HOST_INLINE void prefetch_slice(const uint8_t* block, int32_t slice) {
   if constexpr (npu::blocks::is_int4(kFormat)) {
@@ -267,12 +262,8 @@ template <Format kFormat>
 [[gnu::noinline]] inline bool pack_slice(const uint8_t* block, int32_t slice, int32_t* panel) {
   prefetch_slice<kFormat>(block + npu::blocks::bytes_of(kFormat), slice);
 #if defined(AIE_HOST_CODE_TABLES)
-  if constexpr (kFormat == Format::kQ4_0) return pack_code_tables(block, slice, panel);
-#endif
-#if defined(AIE_HOST_BYTE_BLOCKS) && defined(__AVX512BF16__)
-  if constexpr (npu::blocks::is_int4(kFormat)) {
-    return pack_codes<kFormat == Format::kQ4nx>(block, slice, panel);
-  }
+  if constexpr (kFormat == Format::kQ4_0) return pack_q4_0(block, slice, panel);
+  if constexpr (kFormat == Format::kQ4nx) return pack_q4nx(block, slice, panel);
 #endif
   lanes bad{};
   unroll<kPfBlock / kLanes>([&](auto p) {

@@ -67,6 +67,11 @@ inline const int32_t* panel_of(uint32_t operand, const uint8_t* block, Format fo
   return panel_of<Format::kBf16>(operand, block, slice);
 }
 
+// Of a slice of A, a row of tiles: elements of the packed form, and bytes.
+inline constexpr int32_t kPfTiles = kPfSlice / 8 * kPfTile;
+inline constexpr int32_t kPfTilesBytes =
+    npu::prefill::kOperandBytes / npu::prefill::kRows * kPfTileRows;
+
 // A row of a tile of A; those of the next eight columns are a tile further.
 struct TileRow {
   const pf_packed* tile;
@@ -74,7 +79,7 @@ struct TileRow {
 };
 // Row `row` of a slice of A, which is stored one row of tiles after the other.
 inline TileRow row_of(const pf_packed* a, int32_t row) {
-  return {a + row / kPfTileRows * (kPfSlice / 8 * kPfTile), row % kPfTileRows};
+  return {a + row / kPfTileRows * kPfTiles, row % kPfTileRows};
 }
 
 // Which rows of a slice of A are not all zeros: a prompt seldom fills its last rows, a batch has
@@ -126,29 +131,15 @@ struct Activations {
   UsedRows used;
 };
 
-// Of a slice of A, a row of tiles: elements of the packed form, and bytes.
-inline constexpr int32_t kPfTiles = kPfSlice / 8 * kPfTile;
-inline constexpr int32_t kPfTilesBytes =
-    kPfTileRows * (kPfBlockFloat ? kPfSlice / 8 * 9 : kPfSlice * 2);
-
-// Whether a row of tiles is nothing but zeros.
-AIE_HOST_INLINE bool all_zero(const uint8_t* tiles) {
-  using words = simd<uint64_t, 4>;
-  static_assert(kPfTilesBytes % sizeof(words) == 0);
-  words any{};
-  for (int32_t i = 0; i < kPfTilesBytes; i += int32_t(sizeof(words))) any |= load<words>(tiles + i);
-  return (any[0] | any[1] | any[2] | any[3]) == 0;
-}
-
-// Slice `slice` of m rows of an object of A, but for rows of tiles that are not used. False for
-// operands that are too large or small.
+// Slice `slice` of m rows of an object of A, but for rows of tiles whose bits are all zero: nobody
+// reads these. False for operands that are too large or small.
 [[gnu::noinline]] inline bool pack_activations(const bfloat16* a, int32_t slice, int32_t m,
                                                pf_packed* out, UsedRows& used) {
   const int32_t count = m / kPfTileRows;
   const auto* const tiles = reinterpret_cast<const uint8_t*>(a) + slice * count * kPfTilesBytes;
   bool good = true;
   for (int32_t first = 0, end = 0; first < count; first = end + 1) {
-    for (end = first; end < count && !all_zero(tiles + end * kPfTilesBytes);) ++end;
+    for (end = first; end < count && !all_zero(tiles + end * kPfTilesBytes, kPfTilesBytes);) ++end;
     if (end == first) continue;
     const uint8_t* const in = tiles + first * kPfTilesBytes;
     pf_packed* const to = out + first * kPfTiles;
@@ -169,7 +160,7 @@ inline Activations activations_of(const bfloat16* a, int32_t m, int32_t slice, i
   if constexpr (!kPfBlockFloat && kPackedAsIs<bfloat16, pf_packed>) {
     Activations as_is{reinterpret_cast<const pf_packed*>(a) + slice * packed, {}};
     for (int32_t row = 0; row < m; row += kPfTileRows) {
-      as_is.used.add(as_is.rows + row / kPfTileRows * kPfTiles, row);
+      as_is.used.add(row_of(as_is.rows, row).tile, row);
     }
     return as_is;
   } else {
@@ -276,6 +267,8 @@ template <bool kHalves>
   const auto sums_of = [&](int32_t row) { return npu::prefill::sums_at(sums, tail, row, stride); };
   int32_t few[npu::prefill::kRowSlots / 2], few_count = 0;  // where most rows beside are zeros
   constexpr int32_t kGroupRows = kPfRows < kPfTileRows ? kPfTileRows : kPfRows;
+  // A group in which a row of tiles is not packed is among the few.
+  static_assert(kGroupRows <= 2 * kPfTileRows);
   for (int32_t together = 0; together < m; together += kGroupRows) {
     uint32_t used = a.used.of(together, kGroupRows);
     if (2 * __builtin_popcount(used) <= kGroupRows) {

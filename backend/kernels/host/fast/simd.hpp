@@ -93,6 +93,21 @@ AIE_HOST_INLINE V swapped(V v) {
   return swapped<kBit>(v, std::make_integer_sequence<int, int(sizeof(V) / sizeof(V{}[0]))>());
 }
 
+// Whether memory is nothing but zeros; a multiple of 32 bytes.
+AIE_HOST_INLINE bool all_zero(const void* from, int32_t bytes) {
+  const auto* const at = static_cast<const uint8_t*>(from);
+  for (int32_t i = 0; i < bytes; i += 32) {
+#if defined(__AVX2__)
+    const auto some = load<__m256i>(at + i);
+    if (_mm256_testz_si256(some, some) == 0) return false;
+#else
+    const __m128i some = _mm_or_si128(load<__m128i>(at + i), load<__m128i>(at + i + 16));
+    if (_mm_testz_si128(some, some) == 0) return false;
+#endif
+  }
+  return true;
+}
+
 // N bytes, int8_t or uint8_t, as int32: GCC 12 makes an instruction per byte of
 // __builtin_convertvector.
 template <unsigned N, typename T>

@@ -20,7 +20,8 @@ QUERY_GROUP: int = native.kv_query_group
 
 
 def first_read(query: int, window: int) -> int:
-    """The first position that attention may read for a query: what its group's first one sees."""
+    """The first position that attention may read for a query: where the group begins that has the
+    first key which the first query of its group sees."""
     return int(native.kv_first_read(query, window))
 
 
