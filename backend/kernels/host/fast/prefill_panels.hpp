@@ -297,12 +297,7 @@ template <Format kFormat>
 // add nothing.
 AIE_HOST_INLINE bool all_zero(const int32_t* panel) {
   for (int32_t eight = 0; eight < pf_panel(kPfSlice); eight += kPfEight) {
-    for (int32_t i = 0; i < kPfWeights; i += int32_t(kLanes)) {
-      const lanes some = load<lanes>(panel + eight + i);
-      int32_t any = 0;
-      for (unsigned lane = 0; lane < kLanes; ++lane) any |= some[lane];
-      if (any != 0) return false;
-    }
+    if (!all_zero(panel + eight, kPfWeights * int32_t{4})) return false;
   }
   return true;
 }
