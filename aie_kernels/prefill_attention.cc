@@ -165,11 +165,9 @@ inline void put_block(const float* y, int32_t unit, int32_t* work, int32_t dim, 
   constexpr int32_t kTileRows = kNpu1 ? 4 : 8;
   for (int32_t row = 0; row < kRows; ++row) {
     const Floats sums = aie::load_v<32>(y + row * dim);
-    auto rounded = Sums(sums).template to_vector<bfloat16>();
-    if (!aie::host::all_zero(y + row * dim, kSlice * 4)) {  // a row that sees no key
-      const Floats result = powers::product(sums, powers::all(factors[row]));
-      rounded = Sums(result).template to_vector<bfloat16>();
-    }
+    const bool none = aie::host::all_zero(y + row * dim, kSlice * 4);  // the row sees no key
+    const Floats result = none ? sums : powers::product(sums, powers::all(factors[row]));
+    const auto rounded = Sums(result).template to_vector<bfloat16>();
     for (uint32_t eight = 0; eight < kSlice / 8; ++eight) {  // in the order of a product's tiles
       aie::store_v(out + tile_place(row, int32_t(eight), kTileRows),
                    rounded.template extract<8>(eight));

@@ -32,14 +32,12 @@ inline void geglu(const bfloat16* gate, const bfloat16* up, bfloat16* out, int32
   // v = 2 log2(e) sqrt(2 / pi) (g + 0.044715 g^3); gelu = g / (1 + 2^-v)
   constexpr float kLinear = -2.30220819f, kCubic = kLinear * 0.044715f;
   constexpr int32_t kSome = 256;
-  for (int32_t begin = 0; begin < n; begin += kSome) {
-    const int32_t end = n - begin < kSome ? n : begin + kSome;
-    const bool whole = end - begin == kSome;
-    if (whole && all_zero(gate + begin, kSome * 2) && all_zero(up + begin, kSome * 2)) {
-      __builtin_memset(out + begin, 0, kSome * 2);  // rows of a prompt that has fewer
+  for (; n > 0; n -= kSome, gate += kSome, up += kSome, out += kSome) {
+    if (n >= kSome && all_zero(gate, kSome * 2) && all_zero(up, kSome * 2)) {
+      __builtin_memset(out, 0, kSome * 2);  // rows behind the last token of a prompt
       continue;
     }
-    for (int32_t i = begin; i < end; ++i) {
+    for (int32_t i = 0; i < (n < kSome ? n : kSome); ++i) {
       const float g = gate[i];
       const float power = exp2_fp32(g * (kLinear + kCubic * (g * g)));
       const float value = g / (1.0f + power) * static_cast<float>(up[i]);

@@ -13,6 +13,7 @@
 
 #include "aie_kernels/prefill_job.h"
 #include "attention.hpp"
+#include "prefill_operand.hpp"
 
 #define AIE_HOST_PREFILL_ATTENTION 1
 
@@ -173,32 +174,12 @@ inline void prefill_pack(const bfloat16* q, int32_t* queries, int32_t unit, int3
   auto* exponents = reinterpret_cast<uint8_t*>(queries) + kPartUnits * kUnitRows * dim + unit * dim;
   for (int32_t block = 0; block < dim / 8; ++block, mantissas += 64, exponents += 8) {
     for (int32_t row = 0; row < kUnitRows; ++row) {
-      const bfloat16* from = q + block / 4 * 256 + row * 32 + block % 4 * 8;
-      const auto x =
-          __builtin_convertvector(load<simd<uint16_t, 8>>(reinterpret_cast<const uint16_t*>(from)),
-                                  simd<int32_t, 8>)
-          << 16;
-      auto size = x & 0x7FFFFFFF;
-      size = larger(size, swapped<1>(size));
-      size = larger(size, swapped<2>(size));
-      size = larger(size, swapped<4>(size));
-      const int32_t top = size[0] & kExponent;
-      alignas(32) int8_t rounded[8];
-      if (size[0] == 0) {  // as are all rows of a short prompt but a few
-        store(int64_t{0}, rounded);
-        exponents[row] = 0;
-      } else if (top >= 7 << 23 && top < kHighBlock) {
-        const auto unit_of = __builtin_bit_cast(float, (260 << 23) - top);
-        const auto whole = __builtin_convertvector(to_block((row8)x, size & kExponent) * unit_of,
-                                                   simd<int32_t, 8>);
-        store(__builtin_convertvector(whole, simd<int8_t, 8>), rounded);
-        exponents[row] = static_cast<uint8_t>(top >> 23);
-      } else {
-        alignas(32) float values[8];
-        store((row8)x, values);
-        exponents[row] = static_cast<uint8_t>(round_any(values, rounded));
+      uint8_t packed[9];
+      operand_block(q + block / 4 * 256 + row * 32 + block % 4 * 8, packed);
+      exponents[row] = packed[0];
+      for (int32_t e = 0; e < 8; ++e) {
+        mantissas[mantissa_at(row, e)] = static_cast<int8_t>(packed[1 + e]);
       }
-      for (int32_t e = 0; e < 8; ++e) mantissas[mantissa_at(row, e)] = rounded[e];
     }
   }
 }

@@ -12,7 +12,7 @@
 AIE_HOST_BEGIN
 namespace host {
 
-// Eight of bf16 to nine bytes, which may begin where they do.
+// Eight of bf16 as BFP16, which may begin where they do: the exponent, then mantissas.
 AIE_HOST_INLINE void operand_block(const bfloat16* eight, uint8_t* out) {
   const half8 x = load<half8>(eight);
   const unsigned top = largest_magnitude(x);

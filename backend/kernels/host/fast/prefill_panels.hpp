@@ -297,7 +297,7 @@ template <Format kFormat>
 // add nothing.
 AIE_HOST_INLINE bool all_zero(const int32_t* panel) {
   for (int32_t eight = 0; eight < pf_panel(kPfSlice); eight += kPfEight) {
-    if (!all_zero(panel + eight, kPfWeights * int32_t{4})) return false;
+    if (!all_zero(panel + eight, kPfWeights * 4)) return false;
   }
   return true;
 }
