@@ -180,6 +180,11 @@ class Device {
                                      std::span<const BufferRef> refs);
   // Whether that may be possible now. The streams of the runs may then be patched.
   virtual bool takes_more() const { return false; }
+  // Submissions that follow each other: from here to end_series() nothing but they changes what
+  // their arguments hold, and the buffers last. An emulated device may put off until then what a
+  // run leaves in the array. See Series.
+  virtual void begin_series() {}
+  virtual void end_series() {}
   DeviceCounters counters() const { return counters_; }
 
  protected:
@@ -220,6 +225,17 @@ class Device {
   stream::Permissions permissions_;  // what runtime streams of it may touch
   size_t max_arguments_ = 0;         // of DeviceInfo
   DeviceCounters counters_;
+};
+
+class Series {
+ public:
+  explicit Series(Device& device) : device_(device) { device_.begin_series(); }
+  ~Series() { device_.end_series(); }
+  Series(const Series&) = delete;
+  Series& operator=(const Series&) = delete;
+
+ private:
+  Device& device_;
 };
 
 // "emu:npu1", "emu:npu2", "null:npu1", "null:npu2"; "xrt", the NPU of this machine, and "xrt:npu1",

@@ -124,6 +124,17 @@ class Operation {
     });
   }
 
+  // The same from the words of the stream.
+  std::shared_ptr<const Entry> prepare_once(std::vector<uint32_t> words, Schedule schedule = {}) {
+    const auto start = Clock::now();
+    Device& device = *device_->device;
+    device.load(configuration_);
+    auto made =
+        std::make_shared<const Entry>(Entry{device.prepare(std::move(words)), std::move(schedule)});
+    stream_build_ns_ += since(start);
+    return made;
+  }
+
   // The same for a stream of which others may follow that differ only in their addresses: then one
   // is patched (AlikeStreams). expected: they will, with other addresses in `moving`.
   template <typename Build>
@@ -137,6 +148,13 @@ class Operation {
       alike_.add(stream);
       return stream;
     });
+  }
+
+  // Before a prepared stream runs that neither was prepared just now nor is patched.
+  void load() {
+    const auto start = Clock::now();
+    device_->device->load(configuration_);
+    submit_overhead_ns_ += since(start);
   }
 
   // Changes words of a prepared stream of this configuration. False: prepare another one.

@@ -310,6 +310,7 @@ void Array::start(const stream::Stream& stream, std::span<const Argument> buffer
     stream_ = &stream;
     return;
   }
+  leave_put_off();
   left_by_.reset();
   try {
     begin_timing();
@@ -371,6 +372,7 @@ void Array::abort() {
   stream_ = nullptr;
   recorded_ = nullptr;
   replay_ = nullptr;
+  put_off_ = nullptr;
   drop_buffers();
 }
 

@@ -44,6 +44,7 @@ struct CoreDriver;
 class JointReplay;
 class OwnMemory;
 struct Recording;
+class Replay;
 class Recordings;
 struct SteeringWord;
 
@@ -86,6 +87,12 @@ class Array {
   // The memories that runs beside others work on: kept for the next ones until drop_copies().
   size_t copy_bytes() const;
   void drop_copies();
+  // From here to end_series() nothing but runs changes what their arguments hold, and nobody looks
+  // at the array: a replay may put off what it leaves, most of which the next one replaces.
+  void begin_series() { series_ = true; }
+  void end_series();
+  // Leaves what a replay has put off.
+  void leave_put_off();
   // Ends a run where it is; the array must be configured again.
   void abort();
   const RunReport& report() const { return report_; }
@@ -260,7 +267,7 @@ class Array {
   void flush_recorded();
   void end_recording();
   bool resume_replay(std::chrono::steady_clock::time_point begin);
-  void leave_state_of_replay();
+  void leave_state_of(const Replay& run);
   void take_buffers(std::span<const Argument> buffers);
   void drop_buffers();
   RunReport whole_report();
@@ -354,10 +361,12 @@ class Array {
   uint64_t loaded_undecoded_ = 0;
   // The replay that has left the array as it is, if nothing else has since, the distances of its
   // address patches, and whether it is known to leave nothing for the next run: the same one again
-  // has no state to compare, and to put only addresses. replayed_: the one that runs.
-  std::weak_ptr<const Recording> left_by_, replayed_;
+  // has no state to compare, and to put only addresses.
+  std::weak_ptr<const Recording> left_by_;
   std::vector<int64_t> left_moved_;
   bool left_nothing_ = false;
+  bool series_ = false;
+  std::unique_ptr<const Replay> put_off_;  // the last run, if it has not left what it leaves
   // Streams or control packets have changed routes, pad values, or what cores run for good.
   bool reconfigured_ = false;
   std::unique_ptr<JointReplay> replay_;

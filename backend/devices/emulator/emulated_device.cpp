@@ -91,6 +91,14 @@ class EmulatedDevice final : public Device, public DeviceTiming {
   bool takes_more() const override {
     return !running_.empty() && !residency_.on() && arrays_.current().joinable();
   }
+  void begin_series() override {
+    if (residency_.on() || array().timed()) return;
+    series_ = &array();
+    series_->begin_series();
+  }
+  void end_series() override {
+    if (series_ != nullptr) std::exchange(series_, nullptr)->end_series();
+  }
   bool repeats() const override { return replay_memory_->most() > 0 && !arrays_.current().timed(); }
   DeviceTiming* timing() override { return this; }
   void start(const TimingOptions& options) override;
@@ -145,6 +153,7 @@ class EmulatedDevice final : public Device, public DeviceTiming {
   Arithmetic arithmetic_;
   std::string residency_name_;
   LoadedArrays arrays_;
+  Array* series_ = nullptr;            // that is in one
   std::vector<EmulatedRun*> running_;  // they end together
   std::shared_ptr<ReplayMemory> replay_memory_ = std::make_shared<ReplayMemory>();
   // Timed runs; the array of the last ones.
@@ -280,6 +289,7 @@ DeviceInfo EmulatedDevice::info() const {
 
 void EmulatedDevice::do_load(const Configuration& configuration) {
   if (!running_.empty()) running_.front()->cancel();
+  array().leave_put_off();
   const bool replays = replay_memory_->most() > 0;
   if (array().timed() || residency_.on() || !replays) return configure(configuration);
   if (arrays_.reload(configuration.id)) return;

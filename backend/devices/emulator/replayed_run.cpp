@@ -27,6 +27,7 @@ void Array::begin_epoch() {
   epoch_ = ++all;
   epoch_runs_ = runs_;
   left_by_.reset();
+  put_off_ = nullptr;
   replay_ = nullptr;  // which refers to the copies
   drop_copies();
 }
@@ -36,10 +37,23 @@ bool Array::begin_replay(Recordings& recordings) {
   replay_ = nullptr;
   std::optional<Recordings::Found> found = recordings.find(*this, buffers_);
   if (!found) return false;
-  replayed_ = found->recording;
-  replay_ =
-      std::make_unique<JointReplay>(Replay(std::move(found->recording), buffers_, found->moved));
+  if (put_off_) put_off_->copy_last_before(*found->recording);
+  Replay run(std::move(found->recording), buffers_, found->moved);
+  if (series_) run.put_off_last_copies();
+  replay_ = std::make_unique<JointReplay>(std::move(run));
   return true;
+}
+
+void Array::leave_put_off() {
+  if (put_off_ == nullptr) return;
+  const std::unique_ptr<const Replay> run = std::move(put_off_);
+  run->copy_last();
+  leave_state_of(*run);
+}
+
+void Array::end_series() {
+  leave_put_off();
+  series_ = false;
 }
 
 bool Array::joinable() const {
@@ -109,6 +123,7 @@ bool Array::find_rest() {
     }
   }
   if (!rest_ || has_tokens()) return false;
+  if (put_off_) return put_off_->recording().leaves_nothing;
   const bool unchanged = !left_by_.expired();
   if (unchanged && left_nothing_) return true;
   left_nothing_ = rest_->leaves_nothing(*this);
@@ -162,6 +177,7 @@ bool Array::reload() {
 }
 
 bool Array::return_to_rest() {
+  leave_put_off();
   if (!find_rest()) return false;
   for (auto& tile : tiles_) tile->aliases.flush_all();
   left_by_.reset();
@@ -202,6 +218,7 @@ void Array::flush_recorded() {
 }
 
 void Array::end_recording() {
+  log_->end_run();
   flush_recorded();
   scheduler_.set_log(nullptr);
   const std::unique_ptr<ActionLog> log = std::exchange(log_, nullptr);
@@ -218,14 +235,16 @@ void Array::end_recording() {
   run->steering = SteeringRuns(*steering);
   run->steering_bytes = log->take_steering();
   run->end = std::move(*end);
+  run->leaves_nothing = rest_->leaves_nothing(*this);
   for (PatchUse& patch : run->patches) {
     const uint32_t base = run->arguments[patch.argument].first + 1;
     patch.fixed |= std::ranges::find(fixed, base) != fixed.end();
   }
   Patches patches(recordings_->moving());
-  std::vector<Phase> phases = log->take_phases(patches);
+  auto [phases, last] = log->take_phases(patches);
   PackedPhases spare = recordings_->take_spare(PackedPhases::needed(phases));
   run->phases = PackedPhases(std::move(phases), std::move(spare));
+  run->last = LastCopies(run->phases, last, log->take_touched());
   for (const uint32_t patch : patches.fixed()) run->patches[patch - 1].fixed = true;
   run->operands = log->take_operands();
   run->keep_blocks(log->take_blocks());
@@ -233,16 +252,15 @@ void Array::end_recording() {
   recordings_->add(std::move(*run));
 }
 
-void Array::leave_state_of_replay() {
+void Array::leave_state_of(const Replay& run) {
   const std::shared_ptr<const Recording> left = left_by_.lock();
-  const Replay& first = replay_->runs().front();
-  const std::span<const int64_t> moved = first.moved();
-  if (left.get() == &first.recording()) {
+  const std::span<const int64_t> moved = run.moved();
+  if (left.get() == &run.recording()) {
     ControlState::move_addresses(*this, left_moved_, moved);
   } else {
-    first.recording().end.install(*this, moved);
-    left_by_ = replayed_;
-    left_nothing_ = false;
+    run.recording().end.install(*this, moved);
+    left_by_ = run.shared_recording();
+    left_nothing_ = run.recording().leaves_nothing;
   }
   left_moved_.assign(moved.begin(), moved.end());
 }
@@ -266,10 +284,15 @@ bool Array::resume_replay(std::chrono::steady_clock::time_point begin) {
     abort();
     throw;
   }
-  leave_state_of_replay();
-  report_ = replay_->runs().front().recording().report;
+  Replay first = replay_->take_first();
+  report_ = first.recording().report;
   report_.undecoded_writes = undecoded_since_configure_;
   report_.array_ns = static_cast<uint64_t>(array_time_.count());
+  if (series_) {
+    put_off_ = std::make_unique<const Replay>(std::move(first));
+  } else {
+    leave_state_of(first);
+  }
   replay_ = nullptr;
   stream_ = nullptr;
   buffers_.clear();

@@ -1,40 +1,23 @@
-// A token through a decoder on the array (designs/decoder.py): one submission, over weights and a
-// KV cache in memory that the device reaches.
+// A token through a decoder on the array (designs/decoder.py), over weights and a KV cache in
+// memory that the device reaches: one submission, or where runs are repeated one for each layer and
+// one for the head.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <span>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "ops/decoder/decoder_stream.h"
 #include "ops/decoder/model_memory.h"
 #include "ops/top_list.h"
 #include "runtime/operation.h"
-#include "runtime/operation_type.h"
 
 namespace npu::ops {
-
-extern const OperationType kDecoderType;
-
-// The model that a request describes: its weights lie one after the other, each matrix in one
-// format.
-DecoderModel decoder_model_of(const Request& request);
-// The fields of such a request, after the operation's own. head_rows: what "vocabulary" is where it
-// is not given, or RequestField::kRequired.
-std::vector<RequestField> decoder_model_fields(std::vector<RequestField> own, int64_t head_rows);
-
-// Pages for a request: those that queries at positions [first, last] see, one after the other.
-struct DecoderPages {
-  std::vector<std::vector<int64_t>> tables;  // per layer, by position / 256
-  int64_t count = 0;
-
-  DecoderPages(const DecoderModel& model, int64_t first, int64_t last);
-  std::vector<std::span<const int64_t>> spans() const { return {tables.begin(), tables.end()}; }
-};
 
 // What a token needs besides the model. Rotations: cosines, then sines, of head_dim / 2 angles.
 struct DecoderToken {
@@ -61,12 +44,19 @@ class Decoder {
   OperationCounters counters() const { return operation_.counters(); }
 
  private:
-  // A stream, which by patching a few words serves other tokens whose attention reads the same
-  // ranges: the next ones of its sequence, and those of sequences about as long.
-  struct Prepared {
+  // The stream of a part, of a layer and of others alike: patches of what depends on the position
+  // make it that of the next token, or of the next layer.
+  struct PartStream {
     std::shared_ptr<const Operation<int>::Entry> entry;
     std::vector<DecoderVariable> variables;
-    DecoderPosition position;  // of the latest token, without pages
+    std::vector<uint32_t> form;  // its words, zeros for places in the pool
+  };
+  // The streams of tokens whose attention reads the same ranges of the same pages: the next ones of
+  // a sequence.
+  struct Prepared {
+    std::vector<std::shared_ptr<const PartStream>> parts;
+    std::vector<std::vector<StreamPatch>> reads;  // of each: where attention reads
+    DecoderPosition::Attention attention;
     std::vector<std::vector<int64_t>> pages;
   };
   // Memory of a token under way.
@@ -78,15 +68,16 @@ class Decoder {
   };
   struct Place {
     std::unique_ptr<DecoderWorkspace> layout;
-    std::vector<Space> spaces;
-    std::vector<Prepared> streams;  // that of the latest token at the end
+    std::vector<std::unique_ptr<Space>> spaces;
+    std::vector<std::shared_ptr<Prepared>> prepared;  // that of the latest token at the end
   };
-  // A token under way, or one whose run cannot be beside others.
+  // A token under way.
   struct Started {
-    std::shared_ptr<const Operation<int>::Entry> entry;
+    DecoderPosition position;
+    Space* space;
     std::unique_ptr<CachePool> pool;
-    std::vector<BufferRef> arguments;
-    const Space* space;
+    std::shared_ptr<Prepared> prepared;
+    std::vector<BufferRef> arguments;  // of the run
     std::unique_ptr<Run> run;
   };
 
@@ -95,23 +86,38 @@ class Decoder {
   void write_control(const DecoderToken& token, const DecoderPosition& position,
                      const DecoderWorkspace& layout, Space& space) const;
   void check(const DecoderToken& token) const;  // throws Error(kShape)
-  // number: of the tokens under way.
+
+  std::shared_ptr<Prepared> prepare(const DecoderPosition& position, Place& at);
+  std::shared_ptr<Prepared> kept(const DecoderPosition& position, Place& at);
+  std::shared_ptr<const PartStream> part_stream(const DecoderPosition& position, const Place& at,
+                                                size_t part);
+  std::shared_ptr<PartStream> build(std::vector<uint32_t>& words, const DecoderPosition& position,
+                                    const Place& at, size_t part) const;
+  void prepare(PartStream& made, std::vector<uint32_t> words);
+
+  // Tokens to their ends; their results are in the spaces of these numbers.
+  RunReport run(std::span<const DecoderToken> tokens, Place& at);
   Started start(const DecoderToken& token, Place& at, size_t number);
-  RunReport end(const Started& started);
-  // Whether one of these has become the stream of a token at this position: the last one then.
-  bool patch_kept(const DecoderPosition& position, std::vector<Prepared>& all);
-  std::shared_ptr<const Operation<int>::Entry> prepare(const DecoderPosition& position, Place& at);
+  void run_part(std::span<Started> tokens, const Place& at, size_t part, RunReport& total);
+  void move(Started& token, const Place& at, size_t part);
+  void end(std::span<Started> tokens, RunReport& total);
+  std::vector<BufferRef> arguments(const Started& token, const Place& at,
+                                   const DecoderPart& part) const;
 
   // Lists of up to 64 entries in eights, and all logits; callers who vary `rows` start again.
   static constexpr size_t kMaxPlaces = 12;
-  static constexpr size_t kMostStreams = 12;  // of a place: sequences of several lengths in turn
+  static constexpr size_t kMostPrepared = 12;  // of a place: sequences of several lengths in turn
+  // Streams of layers and heads. Reads of a window have four forms in turn, by where in a page it
+  // begins.
+  static constexpr size_t kMostParts = 48;
 
   Operation<int> operation_;
   DecoderArray array_;
   DecoderModel model_;
   DecoderNorms norms_;
   std::unique_ptr<ModelRegions> regions_;
-  std::map<std::tuple<gemv::Output, int, int64_t>, Place> places_;
+  std::map<std::tuple<gemv::Output, int, int64_t, DecoderWorkspace::Cut>, Place> places_;
+  std::list<std::shared_ptr<const PartStream>> parts_;  // used last first
 };
 
 }  // namespace npu::ops

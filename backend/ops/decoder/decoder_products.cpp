@@ -53,6 +53,13 @@ void spread(const DecoderArray& array, int64_t first, int64_t row_blocks,
 
 }  // namespace
 
+void DecoderBytes::add(const DecoderBytes& other) {
+  if (other.count() == 0) return;
+  const bool empty = count() == 0;
+  first = empty ? other.first : std::min(first, other.first);
+  end = empty ? other.end : std::max(end, other.end);
+}
+
 int DecoderPass::active() const {
   return static_cast<int>(
       std::count_if(columns.begin(), columns.end(), [](const Column& c) { return c.rounds > 0; }));
@@ -106,6 +113,16 @@ std::vector<DecoderPass::Task> DecoderPass::reads(const DecoderArray& array, int
     tasks.push_back({segment.offset + (begin + done * run) * array.block_bytes, bd, repeats});
   }
   return tasks;
+}
+
+// The upper core's runs begin where the lower one's blocks end.
+DecoderBytes DecoderPass::read_bytes(const DecoderArray& array, int column) const {
+  const Column& share = columns[static_cast<size_t>(column)];
+  if (share.rounds == 0) return {};
+  const int64_t count = share.rounds * segment.column_blocks();
+  const int64_t begin = share.first * segment.column_blocks() - share.before;
+  const int64_t end = begin + count + round_up(count, array.run_blocks);
+  return {segment.offset + begin * array.block_bytes, segment.offset + end * array.block_bytes};
 }
 
 std::vector<int32_t> DecoderPass::setup(const DecoderArray& array) const {

@@ -16,6 +16,15 @@
 
 namespace npu::ops {
 
+// A range of bytes; empty where both are equal.
+struct DecoderBytes {
+  int64_t first = 0, end = 0;
+
+  int64_t count() const { return end - first; }
+  // Makes it one that holds the other, too.
+  void add(const DecoderBytes& other);
+};
+
 struct DecoderPass {
   struct Column {
     int64_t first = 0;   // row-block of the lower core; the upper one begins `rounds` later
@@ -45,6 +54,8 @@ struct DecoderPass {
   int64_t y_offset(int column) const;
   // Of a column: reads of its weights.
   std::vector<Task> reads(const DecoderArray& array, int column) const;
+  // What those read, from the first to the last byte of the region.
+  DecoderBytes read_bytes(const DecoderArray& array, int column) const;
   uint32_t result_words(int column) const;
   // The table for all cores.
   std::vector<int32_t> setup(const DecoderArray& array) const;

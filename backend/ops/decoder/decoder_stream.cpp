@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cassert>
 #include <deque>
+#include <map>
+#include <utility>
 
 #include "ops/shim_queue.h"
 #include "rounding.h"
@@ -33,25 +35,18 @@ int64_t row_offset(const DecoderPosition& position, int layer) {
                              position.attention[0].position);
 }
 
-// Whether attention has the same transfers but for their addresses and lengths.
-bool same_form(const DecoderAttention& a, const DecoderAttention& b) {
-  if (a.parts != b.parts || a.ranges.size() != b.ranges.size()) return false;
-  for (size_t i = 0; i < a.ranges.size(); ++i) {
-    const DecoderRange &x = a.ranges[i], &y = b.ranges[i];
-    if (x.pair != y.pair || x.kv_head != y.kv_head || x.part != y.part) return false;
-  }
-  return true;
-}
-
 class DecoderCommands : private QueueCommands {
  public:
   DecoderCommands(stream::Builder& builder, const Configuration& configuration,
                   const DecoderArray& array, const DecoderModel& model,
-                  const DecoderWorkspace& workspace, const DecoderPosition& position)
+                  const DecoderWorkspace& workspace, const DecoderPart& part,
+                  const DecoderPosition& position)
       : QueueCommands(builder, configuration),
         array_(array),
         model_(model),
         workspace_(workspace),
+        part_(part),
+        steps_(std::span(workspace.steps()).subspan(part.first, part.last - part.first)),
         position_(position),
         vector_(port("X"), kVectorBds),
         memory_(port("H"), kMemoryBds) {
@@ -67,18 +62,17 @@ class DecoderCommands : private QueueCommands {
 
   std::vector<DecoderVariable> append() {
     collect_weights();
-    const std::vector<DecoderStep>& steps = workspace_.steps();
     push_weights();
-    for (size_t i = 0; i < steps.size(); ++i) {
-      if (placed_ == i) place(steps[i]);
-      if (begun_ == i) begin(steps[i]);
-      wait_for(steps[i].needs);
-      finish(steps[i]);
+    for (size_t i = 0; i < steps_.size(); ++i) {
+      if (placed_ == i) place(steps_[i]);
+      if (begun_ == i) begin(steps_[i]);
+      wait_for(steps_[i].needs);
+      finish(steps_[i]);
       // Keys and values first: what waits for them is on the way to the next product.
-      const bool reads_keys = steps[i].kind == DecoderStep::Kind::kAttention;
+      const bool reads_keys = steps_[i].kind == DecoderStep::Kind::kAttention;
       if (!reads_keys) push_weights();
-      if (i + 1 == steps.size()) break;
-      const DecoderStep& next = steps[i + 1];
+      if (i + 1 == steps_.size()) break;
+      const DecoderStep& next = steps_[i + 1];
       if (has_places(next)) {
         place(next);
         if (vector_.room() >= static_cast<int64_t>(next.early.size())) begin(next);
@@ -115,7 +109,7 @@ class DecoderCommands : private QueueCommands {
     tasks_.resize(weights_.size());
     int64_t ahead = 0;  // bytes that a channel may read before attention, on average
     size_t number = 0, attentions = 0;
-    for (const DecoderStep& step : workspace_.steps()) {
+    for (const DecoderStep& step : steps_) {
       if (step.kind == DecoderStep::Kind::kAttention) {
         ++attentions;
         ahead = kAhead;
@@ -168,12 +162,15 @@ class DecoderCommands : private QueueCommands {
         if (next == tasks_[c].size() || queue.room() == 0) continue;
         const WeightTask& task = tasks_[c][next];
         if (task.after > attentions_) continue;
+        const int64_t origin = part_.weights[static_cast<size_t>(task.region)].first;
         push(queue, task.task.bd, kDecoderRegions + static_cast<uint32_t>(task.region),
-             task.task.offset, task.task.repeats, false);
+             task.task.offset - origin, task.task.repeats, false);
         more = true;
       }
     }
   }
+
+  size_t of_part(int layer) const { return static_cast<size_t>(layer) - part_.layer; }
 
   // The BD that is written next may be another one at another position.
   void note(const KvTask& task) {
@@ -184,7 +181,9 @@ class DecoderCommands : private QueueCommands {
 
   void read(const DecoderRead& what) {
     while (vector_.room() == 0) wait_pass_or_memory();
-    push(vector_, what.bd, kDecoderWorkspace, what.offset, what.repeats, false);
+    const bool constant = what.offset >= workspace_.constants();
+    push(vector_, what.bd, constant ? kDecoderConstants : kDecoderWorkspace,
+         constant ? what.offset - part_.constants.first : what.offset, what.repeats, false);
   }
 
   static int64_t writes(const DecoderStep& step) {
@@ -259,7 +258,7 @@ class DecoderCommands : private QueueCommands {
     rows.length = heads * words(4 * shape.head_dim);
     const size_t bd = next_bd_word();
     push_memory(rows, kDecoderPool, row_offset(position_, layer));
-    variables_.push_back({DecoderVariable::Kind::kRow, layer, 0, 0, bd + kBdOffsetWord});
+    variables_.push_back({DecoderVariable::Kind::kRow, of_part(layer), 0, 0, bd + kBdOffsetWord});
   }
 
   void push_results(const DecoderPass& pass) {
@@ -308,7 +307,7 @@ class DecoderCommands : private QueueCommands {
       const std::vector<KvRead> reads = kv_reads(position_.layout, pages, range);
       for (size_t i = 0; i < reads.size(); ++i) {
         kv_tasks_[pair].push_back({kDecoderPool, reads[i].offset, 1, reads[i].bd});
-        kv_tasks_[pair].back().variable = {DecoderVariable::Kind::kRead, layer, r, i, 0};
+        kv_tasks_[pair].back().variable = {DecoderVariable::Kind::kRead, of_part(layer), r, i, 0};
       }
       // Two ranges are four tasks at least, so that this one is behind those prepared here.
       if (later) kv_tasks_[pair][first].partial = &range;
@@ -465,6 +464,8 @@ class DecoderCommands : private QueueCommands {
   const DecoderArray& array_;
   const DecoderModel& model_;
   const DecoderWorkspace& workspace_;
+  const DecoderPart& part_;
+  const std::span<const DecoderStep> steps_;
   const DecoderPosition& position_;
   ShimQueue vector_, memory_;
   std::vector<ShimQueue> weights_, results_, kv_, partials_;
@@ -486,51 +487,64 @@ std::vector<DecoderVariable> append_decoder(stream::Builder& builder,
                                             const Configuration& configuration,
                                             const DecoderArray& array, const DecoderModel& model,
                                             const DecoderWorkspace& workspace,
+                                            const DecoderPart& part,
                                             const DecoderPosition& position) {
-  return DecoderCommands(builder, configuration, array, model, workspace, position).append();
+  return DecoderCommands(builder, configuration, array, model, workspace, part, position).append();
 }
 
-std::vector<StreamPatch> decoder_patches(arch::Generation generation, const DecoderModel& model,
-                                         const DecoderPosition& before,
-                                         const DecoderPosition& position,
-                                         std::span<const DecoderVariable> variables,
-                                         bool reads_change) {
-  const arch::Geometry& geometry = arch::device_geometry(generation);
-  for (size_t kind = 0; kind < position.attention.size(); ++kind) {
-    if (!same_form(before.attention[kind], position.attention[kind])) return {};
-  }
+namespace {
+
+void put_offset(size_t word, int64_t bytes, std::vector<StreamPatch>& out) {
+  const auto value = static_cast<uint64_t>(bytes);
+  out.push_back({word, static_cast<uint32_t>(value)});
+  out.push_back({word + 1, static_cast<uint32_t>(value >> 32)});
+}
+
+}  // namespace
+
+std::vector<StreamPatch> row_patches(size_t layer, const DecoderPosition& position,
+                                     std::span<const DecoderVariable> variables) {
   std::vector<StreamPatch> out;
-  const auto offset = [&](size_t word, int64_t bytes) {
-    const auto value = static_cast<uint64_t>(bytes);
-    out.push_back({word, static_cast<uint32_t>(value)});
-    out.push_back({word + 1, static_cast<uint32_t>(value >> 32)});
-  };
-  std::vector<KvRead> reads;  // of the range of the variable before
-  int layer = -1;
-  size_t range = 0, used = 0, count = 0;
   for (const DecoderVariable& one : variables) {
-    if (one.kind == DecoderVariable::Kind::kRow) {
-      offset(one.word, row_offset(position, one.layer));
-      continue;
+    if (one.kind != DecoderVariable::Kind::kRow) continue;
+    put_offset(one.word, row_offset(position, static_cast<int>(layer + one.layer)), out);
+  }
+  return out;
+}
+
+std::optional<std::vector<StreamPatch>> read_patches(arch::Generation generation,
+                                                     const DecoderModel& model, size_t layer,
+                                                     const DecoderPosition& position,
+                                                     std::span<const DecoderVariable> variables) {
+  const arch::Geometry& geometry = arch::device_geometry(generation);
+  std::vector<StreamPatch> out;
+  struct Range {
+    std::vector<KvRead> reads;
+    size_t found = 0;
+  };
+  std::map<std::pair<size_t, size_t>, Range> ranges;  // by layer
+  for (const DecoderVariable& one : variables) {
+    if (one.kind != DecoderVariable::Kind::kRead) continue;
+    const size_t number = layer + one.layer;
+    const auto [found, fresh] = ranges.try_emplace({number, one.range});
+    Range& range = found->second;
+    if (fresh) {
+      const int kind = DecoderWorkspace::kind_of(model.layers[number]);
+      const DecoderAttention& work = position.attention[static_cast<size_t>(kind)];
+      if (one.range >= work.ranges.size()) return std::nullopt;
+      range.reads = kv_reads(position.layout, position.pages[number], work.ranges[one.range]);
     }
-    if (!reads_change) continue;
-    const auto number = static_cast<size_t>(one.layer);
-    const auto kind = static_cast<size_t>(DecoderWorkspace::kind_of(model.layers[number]));
-    if (one.layer != layer || one.range != range) {
-      layer = one.layer, range = one.range;
-      reads =
-          kv_reads(position.layout, position.pages[number], position.attention[kind].ranges[range]);
-      used += reads.size();
-    }
-    if (one.read >= reads.size()) return {};
-    ++count;
-    const KvRead& kv = reads[one.read];
+    if (one.read >= range.reads.size()) return std::nullopt;
+    ++range.found;
+    const KvRead& kv = range.reads[one.read];
     const std::vector<uint32_t> bd =
         arch::encode_bd(arch::TileKind::kShim, shim_bd(kv.bd, geometry));
     for (size_t i = 0; i < bd.size(); ++i) out.push_back({one.word + i, bd[i]});
-    offset(one.word + kBdOffsetWord, kv.offset);
+    put_offset(one.offset_word(), kv.offset, out);
   }
-  if (used != count) return {};
+  for (const auto& [key, range] : ranges) {
+    if (range.found != range.reads.size()) return std::nullopt;
+  }
   return out;
 }
 

@@ -145,7 +145,9 @@ DecoderWorkspace::NormWeights DecoderWorkspace::add_norm(int64_t y,
 int64_t DecoderWorkspace::norm_bytes() const { return 10 * width_words_ + 128; }
 
 // Whether no job of a token needs the place of the residual row, the end of the store's data.
+// Between two streams nothing stays.
 bool DecoderWorkspace::row_stays() const {
+  if (cut_ == Cut::kLayers) return false;
   const int64_t row = 4 * width_words_, kv = shape_.kv_heads;
   const int64_t norm = 2 * row + norm_bytes();
   const int64_t geglu = kIn * (divide_up(shape_.ffn, kIn / 2) + 1);
@@ -266,9 +268,29 @@ void DecoderWorkspace::add_geglu(const std::vector<DecoderPass>& passes) {
   add_sends(passes, 0);
 }
 
+// All that follows the last part.
+void DecoderWorkspace::end_part(const DecoderModel& model, size_t layer) {
+  DecoderPart part;
+  part.first = parts_.empty() ? 0 : parts_.back().last;
+  part.last = steps_.size();
+  part.layer = layer;
+  part.workspace = head_.empty() ? y_head_ : constants_begin_;
+  part.constants = {parts_.empty() ? constants_begin_ : parts_.back().constants.end, bytes_};
+  for (const int64_t bytes : model.region_bytes) {
+    part.weights.push_back(cut_ == Cut::kWhole ? DecoderBytes{0, bytes} : DecoderBytes{});
+  }
+  for (size_t i = part.first; i < part.last; ++i) {
+    const DecoderPass* pass = steps_[i].pass;
+    for (int c = 0; pass != nullptr && c < array_.columns; ++c) {
+      part.weights[static_cast<size_t>(pass->segment.region)].add(pass->read_bytes(array_, c));
+    }
+  }
+  parts_.push_back(std::move(part));
+}
+
 DecoderWorkspace::DecoderWorkspace(const DecoderArray& array, const DecoderModel& model,
-                                   gemv::Output output, int top, int64_t rows)
-    : array_(array), shape_(model.shape) {
+                                   gemv::Output output, int top, int64_t rows, Cut cut)
+    : array_(array), shape_(model.shape), cut_(cut) {
   width_words_ = round_up(shape_.width, kIn / 4);
   row_ = take(4 * width_words_);
   const int64_t tables = divide_up(shape_.kv_heads * attention::kTableBytes, kIn);
@@ -294,13 +316,20 @@ DecoderWorkspace::DecoderWorkspace(const DecoderArray& array, const DecoderModel
   const DecoderPass last = decoder_passes(array, model, head, output, top, 0, load).back();
   y_head_ = take(output == gemv::Output::kTop ? last.y + last.active() * last.y_bytes()
                                               : 4 * round_up(shape_.vocabulary, 32));
-  std::ranges::fill(load, 0);
+  constants_begin_ = bytes_;
   passes_.reserve(4 * model.layers.size());
-  for (size_t i = 0; i < model.layers.size(); ++i) add_layer(model, i, load);
+  std::ranges::fill(load, 0);
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    add_layer(model, i, load);
+    if (cut_ == Cut::kWhole) continue;
+    end_part(model, i);
+    std::ranges::fill(load, 0);
+  }
   head_ = decoder_passes(array, model, head, output, top, y_head_, load);
   const NormWeights end = add_norm(y_down_, head_, false);
   norms_.back()[5] = end.post;
   output_norm_ = end.pre;
+  end_part(model, cut_ == Cut::kWhole ? 0 : model.layers.size());
 }
 
 void DecoderWorkspace::write_constants(const DecoderNorms& norms,

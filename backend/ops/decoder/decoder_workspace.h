@@ -1,6 +1,6 @@
 // The workspace of a decoder: one buffer with everything that is neither weights nor keys and
-// values. Constants (the jobs of the vector core, setups of the GEMV cores, norms) are written
-// once; control words once per token; the rest is what steps leave for each other.
+// values. Control words are written once per token, constants (the jobs of the vector core, setups
+// of the GEMV cores, norms) once; between them is what steps leave for each other.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ struct DecoderNorms {
   const float* output = nullptr;
 };
 
-// A read of the workspace by the vector core.
+// A read of the workspace, constants included, by the vector core.
 struct DecoderRead {
   int64_t offset;
   arch::Bd bd;
@@ -45,21 +45,37 @@ struct DecoderStep {
   const DecoderPass* pass = nullptr;
 };
 
+// Steps of a token that make one stream. Other layers have the same one where their matrices lie at
+// the same distances.
+struct DecoderPart {
+  size_t first = 0, last = 0;         // steps [first, last)
+  size_t layer = 0;                   // the first one
+  int64_t workspace = 0;              // bytes of it that they use, besides constants
+  DecoderBytes constants;             // of the workspace
+  std::vector<DecoderBytes> weights;  // that it reads, by region
+};
+
 class DecoderWorkspace {
  public:
   static constexpr int kKinds = 2;  // of layers: global, sliding
   static int kind_of(const DecoderLayer& layer) { return layer.window > 0 ? 1 : 0; }
 
+  // How tokens are run: in one stream, or in one for each layer and one for the head.
+  enum class Cut : uint8_t { kWhole, kLayers };
+
   // rows: of the head that count.
   DecoderWorkspace(const DecoderArray& array, const DecoderModel& model, gemv::Output output,
-                   int top, int64_t rows);
+                   int top, int64_t rows, Cut cut = Cut::kWhole);
   DecoderWorkspace(const DecoderWorkspace&) = delete;
 
   int64_t bytes() const { return bytes_; }
   // The control words, which every token writes, are the first so many bytes: row(), then
   // rotation() and tables() of both kinds.
   int64_t control_bytes() const { return control_bytes_; }
+  // Where constants begin, the last of all.
+  int64_t constants() const { return constants_begin_; }
   const std::vector<DecoderStep>& steps() const { return steps_; }
+  const std::vector<DecoderPart>& parts() const { return parts_; }
   const std::vector<DecoderPass>& head() const { return head_; }
   int64_t logits() const { return y_head_; }
   int64_t row() const { return row_; }  // fp32, width_words() of it
@@ -96,6 +112,7 @@ class DecoderWorkspace {
   int64_t take(int64_t bytes);
   int64_t keep_job(const vector::Job& job, const DecoderPass* pass, int64_t more = 0);
   void send_x(vector::Job& job, const DecoderPass& pass, int64_t x_at) const;
+  void end_part(const DecoderModel& model, size_t layer);
   NormWeights add_norm(int64_t y, const std::vector<DecoderPass>& passes, bool keep_row);
   int64_t add_rotation(int layer, int kind);
   void add_combination(int layer, int kind, const std::vector<DecoderPass>& passes);
@@ -109,9 +126,10 @@ class DecoderWorkspace {
 
   const DecoderArray& array_;
   const DecoderShape shape_;
-  int64_t bytes_ = 0, control_bytes_ = 0, width_words_ = 0, row_ = 0, headers_ = 0,
-          header_bytes_ = 0, partials_ = 0, part_objects_ = 0, y_qkv_ = 0, y_output_ = 0,
-          y_gate_up_ = 0, y_down_ = 0, y_head_ = 0;
+  const Cut cut_;
+  int64_t bytes_ = 0, constants_begin_ = 0, control_bytes_ = 0, width_words_ = 0, row_ = 0,
+          headers_ = 0, header_bytes_ = 0, partials_ = 0, part_objects_ = 0, y_qkv_ = 0,
+          y_output_ = 0, y_gate_up_ = 0, y_down_ = 0, y_head_ = 0;
   std::array<int64_t, kKinds> rotations_{};
   std::vector<Constant> constants_;
   std::vector<Combination> combinations_;
@@ -120,6 +138,7 @@ class DecoderWorkspace {
   std::vector<std::vector<DecoderPass>> passes_;  // kept in place: steps point to them
   std::vector<DecoderPass> head_;
   std::vector<DecoderStep> steps_;
+  std::vector<DecoderPart> parts_;
 };
 
 }  // namespace npu::ops

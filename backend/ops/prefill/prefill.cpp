@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "error.h"
-#include "ops/decoder/decoder.h"
+#include "ops/decoder/decoder_request.h"
 #include "ops/shim_commands.h"
 
 namespace npu::ops {
@@ -185,8 +185,11 @@ std::vector<Prefill::Part> Prefill::parts(const PrefillPlan& plan, int64_t rows)
 RunReport Prefill::submit(PrefillPlan& plan, Place& at, std::span<std::byte> memory, int64_t rows) {
   CachePool pool(operation_.device(), memory);
   RunReport report;
-  for (const Part& part : parts(plan, rows)) {
-    add(report, submit_part(plan, part, at, pool.ref()));
+  {
+    const Series series(operation_.device());
+    for (const Part& part : parts(plan, rows)) {
+      add(report, submit_part(plan, part, at, pool.ref()));
+    }
   }
   operation_.count_copy(pool.finish());
   return report;

@@ -2,7 +2,8 @@
 // a row that differ in the place of one operand are one action, whose repetition makes the same
 // calls; that another integer, a second operand that moves, a move of what the call writes, another
 // stride and anything between begin a new one; that calls share lists of operands as far as they
-// agree; that a word which steers is written down once for such calls.
+// agree; that a word which steers is written down once for such calls; which bytes of tiles a run
+// has touched.
 #include <doctest/doctest.h>
 
 #include <set>
@@ -47,7 +48,7 @@ struct Log {
   size_t actions() {
     emulator::Recording recording;
     emulator::Patches patches({});
-    recording.phases = emulator::PackedPhases(log.take_phases(patches));
+    recording.phases = emulator::PackedPhases(log.take_phases(patches).first);
     size_t count = 0;
     for (size_t i = 0; i < recording.phases.size(); ++i) {
       for (const emulator::PackedLane& lane : recording.phases[i]) count += lane.actions.size();
@@ -161,4 +162,48 @@ TEST_CASE("a word that steers is written down again once something may have chan
   CHECK(actions([](ActionLog& log) { log.word(memory + 1024, 5); }) == 5);
   CHECK(actions([](ActionLog& log) { log.copy(memory + 1020, memory, 8); }) == 5);
   CHECK(actions([](ActionLog& log) { log.copy(memory + 1016, memory, 8); }) == 4);
+}
+
+TEST_CASE("a run touches what it moves, between the words of a walk too, and what calls access") {
+  std::vector<std::byte> host(1024);
+  const emulator::Argument argument{host.data(), host.size(), true};
+  const emulator::ArgumentShape shape{host.size(), true, 0, 0};
+  Log log;
+  ActionLog& run = log.log;
+  ActionLog with_argument({&argument, 1}, {&shape, 1}, 1, {}, size_t{1} << 20);
+  arch::Bd bd;  // words 0, 4, 8
+  bd.wrap[0] = 1;
+  bd.step[1] = 4;
+  bd.length = 3;
+  log.call({64, 128, 2048, 3});
+  log.call({256, 128, 2048, 3});
+  run.word(memory + 512, 1);
+  run.copy(memory + 600, memory + 700, 20);
+  run.move(emulator::Walk::linear(memory + 800), emulator::Walk(memory + 900, bd, 3), 3, 0, 0);
+  run.end_run();
+  run.copy(memory + 1000, memory + 1100, 20);
+  const emulator::ByteRanges touched = run.take_touched();
+  const auto base = int64_t(reinterpret_cast<intptr_t>(memory));
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  for (int64_t at = 0; at < int64_t(sizeof memory); ++at) {
+    if (!touched.meets({base + at, base + at + 1})) continue;
+    if (ranges.empty() || ranges.back().second != at) ranges.emplace_back(at, at);
+    ranges.back().second = at + 1;
+  }
+  CHECK(ranges == std::vector<std::pair<int64_t, int64_t>>{{64, 72},
+                                                           {128, 136},
+                                                           {256, 264},
+                                                           {512, 516},
+                                                           {600, 620},
+                                                           {700, 720},
+                                                           {800, 812},
+                                                           {900, 936},
+                                                           {2048, 2056}});
+  // Nothing of arguments.
+  with_argument.copy(host.data() + 4, memory + 8, 4);
+  with_argument.end_run();
+  const emulator::ByteRanges few = with_argument.take_touched();
+  CHECK(few.meets({base + 8, base + 12}));
+  const auto in_host = int64_t(reinterpret_cast<intptr_t>(host.data()));
+  CHECK(!few.meets({in_host, in_host + 1024}));
 }

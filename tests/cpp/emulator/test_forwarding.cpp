@@ -82,7 +82,7 @@ struct Recorded {
   // The actions of a replay, which has to leave what the run has left.
   size_t actions() {
     emulator::Recording recording;
-    recording.phases = emulator::PackedPhases(log.take_phases(patches));
+    recording.phases = emulator::PackedPhases(log.take_phases(patches).first);
     recording.operands = log.take_operands();
     size_t count = 0;
     for (size_t i = 0; i < recording.phases.size(); ++i) {

@@ -1,7 +1,8 @@
 // The stream of a token (ops/decoder), replayed: only shim tiles are touched; no channel gets more
 // tasks than it takes and no BD is written before waits prove that the tasks before have ended;
-// every token that is asked for is waited for, results always ask; patches make the stream of
-// another position. What the vector core has read follows from its jobs: that side runs in
+// every token that is asked for is waited for, results always ask; all stays within the parts'
+// ranges of arguments; patches make the stream of another position, or of another layer. What the
+// vector core has read follows from its jobs: that side runs in
 // tests/python/designs/test_decoder_stream.py, on the emulator, which refuses overruns.
 #include <doctest/doctest.h>
 
@@ -14,6 +15,7 @@
 #include <tuple>
 #include <vector>
 
+#include "devices/emulator/walk.h"
 #include "error.h"
 #include "gemm_fixture.h"
 #include "ops/decoder/decoder_stream.h"
@@ -26,6 +28,7 @@ using namespace npu;
 using ops::DecoderArray;
 using ops::DecoderAttention;
 using ops::DecoderModel;
+using ops::DecoderPart;
 using ops::DecoderPosition;
 using ops::DecoderWorkspace;
 using ops::KvLayout;
@@ -113,16 +116,7 @@ Pages random_pages(const DecoderModel& model, int64_t end, Random& random) {
 
 DecoderPosition position_of(const DecoderArray& array, const DecoderModel& model, int64_t at,
                             const Pages& pages) {
-  DecoderPosition out;
-  out.layout = {model.shape.kv_heads, model.shape.head_dim};
-  std::array<int64_t, 2> windows{};
-  for (const auto& layer : model.layers) {
-    windows[size_t(DecoderWorkspace::kind_of(layer))] = layer.window;
-  }
-  for (size_t kind = 0; kind < 2; ++kind) {
-    out.attention[kind] =
-        DecoderAttention::of(model.shape, out.layout, array.pairs, at, windows[kind]);
-  }
+  DecoderPosition out = DecoderPosition::of(array, model, at);
   for (const auto& layer : pages) out.pages.emplace_back(layer);
   return out;
 }
@@ -149,12 +143,18 @@ struct Channel {
 
 class Replay {
  public:
-  Replay(const DecoderArray& array, const DecoderModel& model, const DecoderWorkspace& workspace)
-      : last_(array.columns - 1),
+  Replay(const DecoderArray& array, const DecoderWorkspace& workspace, const DecoderPart& part)
+      : parted_(workspace.parts().size() > 1),
+        last_(array.columns - 1),
         needed_(size_t(array.columns)),
-        constant_(constants(model, workspace)) {
+        arguments_{{ops::kDecoderWorkspace, {0, part.workspace}},
+                   {ops::kDecoderConstants, {0, part.constants.count()}}} {
+    for (size_t region = 0; region < part.weights.size(); ++region) {
+      arguments_[ops::kDecoderRegions + uint32_t(region)] = {0, part.weights[region].count()};
+    }
     // Runs of weights until the end of every pass that a column takes part in.
-    for (const ops::DecoderStep& step : workspace.steps()) {
+    for (size_t i = part.first; i < part.last; ++i) {
+      const ops::DecoderStep& step = workspace.steps()[i];
       if (step.pass == nullptr) continue;
       for (int c = 0; c < step.pass->active(); ++c) {
         auto& needed = needed_[size_t(c)];
@@ -180,6 +180,12 @@ class Replay {
         const int bd = int(arch::address_offset(address) - 0x1D004) / 0x20;
         places_[{arch::address_col(address), bd}] = {op.argument, op.argument_offset};
       }
+    }
+    for (const auto& [argument, bytes] : arguments_) {
+      CAPTURE(argument);
+      if (argument == ops::kDecoderWorkspace || !parted_) continue;
+      CHECK(used_[argument].first == bytes.first);
+      CHECK(used_[argument].end == bytes.end);
     }
     for (const auto& [key, channel] : channels_) {
       CAPTURE(std::get<0>(key));
@@ -230,37 +236,25 @@ class Replay {
     const bool token = value >> 31 != 0;
     if (!std::get<1>(key)) {
       REQUIRE(token);  // results always tell
-      check_written(written_[{col, bd}], places_.at({col, bd}));
+      const uint32_t argument = places_.at({col, bd}).first;
+      REQUIRE((argument == ops::kDecoderWorkspace || argument == ops::kDecoderPool));
     }
+    check_inside(written_[{col, bd}], places_.at({col, bd}), int64_t(value >> 16 & 0xFF) + 1);
     if (!is_vector(key)) REQUIRE(channel.tasks.size() - channel.ended < 4);
     channel.tasks.push_back({bd, token, int64_t(value >> 16 & 0xFF) + 1});
     channel.tokens += token;
   }
 
-  // Results leave jobs, setups and norms alone.
-  void check_written(const arch::Bd& bd, const std::pair<uint32_t, uint64_t>& place) const {
-    if (place.first != ops::kDecoderWorkspace) return;
-    bool free = true;
-    for (const uint64_t at : test::visited(bd, place.second)) {
-      free = free && at / 4 < constant_.size() && !constant_[at / 4];
-    }
-    REQUIRE(free);
-  }
-
-  // Words of the workspace that are written once.
-  static std::vector<bool> constants(const DecoderModel& model, const DecoderWorkspace& workspace) {
-    const std::vector<float> ones(size_t(model.shape.width), 1.0f), head(256, 1.0f);
-    ops::DecoderNorms norms;
-    const float *row = ones.data(), *of_head = head.data();
-    norms.layers.assign(model.layers.size(), {row, of_head, of_head, row, row, row});
-    norms.output = row;
-    std::vector<std::byte> memory(size_t(workspace.bytes()), std::byte{0});
-    workspace.write_constants(norms, memory);
-    std::vector<bool> out(memory.size() / 4);
-    for (size_t i = 0; i < memory.size(); ++i) {
-      if (memory[i] != std::byte{0}) out[i / 4] = true;
-    }
-    return out;
+  // Reads and writes stay in what the part says that it uses.
+  void check_inside(const arch::Bd& bd, const std::pair<uint32_t, uint64_t>& place, int64_t runs) {
+    const auto argument = arguments_.find(place.first);
+    if (argument == arguments_.end()) return;
+    const uint64_t last =
+        emulator::last_offset(bd, 3, bd.length) + uint64_t(runs - 1) * bd.iteration_step;
+    const ops::DecoderBytes bytes{int64_t(place.second), int64_t(place.second + 4 * last + 4)};
+    REQUIRE(bytes.first >= argument->second.first);
+    REQUIRE(bytes.end <= argument->second.end);
+    used_[place.first].add(bytes);
   }
 
   void wait(int col, arch::Direction direction, int number) {
@@ -290,12 +284,13 @@ class Replay {
     }
   }
 
+  bool parted_;
   int last_;
   std::vector<std::vector<int64_t>> needed_;
   std::map<Key, Channel> channels_;
   std::map<std::pair<int, int>, arch::Bd> written_;
   std::map<std::pair<int, int>, std::pair<uint32_t, uint64_t>> places_;  // argument, byte
-  std::vector<bool> constant_;
+  std::map<uint32_t, ops::DecoderBytes> arguments_, used_;
 };
 
 struct Made {
@@ -304,20 +299,33 @@ struct Made {
 };
 
 Made make(const Configuration& config, const DecoderArray& array, const DecoderModel& model,
-          const DecoderWorkspace& workspace, const DecoderPosition& position) {
+          const DecoderWorkspace& workspace, const DecoderPart& part,
+          const DecoderPosition& position) {
   Made out;
   out.words = test::words_of(config, [&](stream::Builder& builder) {
-    out.variables = ops::append_decoder(builder, config, array, model, workspace, position);
+    out.variables = ops::append_decoder(builder, config, array, model, workspace, part, position);
   });
   return out;
 }
 
-void replay(const Made& made, const DecoderArray& array, const DecoderModel& model,
-            const DecoderWorkspace& workspace) {
-  const auto bytes = std::as_bytes(std::span(made.words));
-  const stream::Stream parsed = stream::Stream::parse(bytes);
-  CHECK_NOTHROW(stream::check_runtime_stream(parsed, {}));
-  Replay(array, model, workspace).run(parsed);
+// A token in one stream, and in one for each layer and one for the head.
+void replay(const Configuration& config, const DecoderModel& model, const DecoderPosition& position,
+            gemv::Output output, int top) {
+  const DecoderArray array = DecoderArray::of(config);
+  for (const auto cut : {DecoderWorkspace::Cut::kWhole, DecoderWorkspace::Cut::kLayers}) {
+    const DecoderWorkspace workspace(array, model, output, top, model.shape.vocabulary, cut);
+    for (const DecoderPart& part : workspace.parts()) {
+      const Made made = make(config, array, model, workspace, part, position);
+      const auto bytes = std::as_bytes(std::span(made.words));
+      const stream::Stream parsed = stream::Stream::parse(bytes);
+      CHECK_NOTHROW(stream::check_runtime_stream(parsed, {}));
+      Replay(array, workspace, part).run(parsed);
+    }
+  }
+}
+
+void put(std::span<const StreamPatch> patches, Made& made) {
+  for (const StreamPatch& patch : patches) made.words[patch.word] = patch.value;
 }
 
 // Of models that the array runs.
@@ -350,10 +358,12 @@ TEST_CASE("decoder workspace: what every token writes comes first") {
       REQUIRE(workspace.tables(kind) + heads * attention::kTableBytes <= end);
     }
     REQUIRE(workspace.header(0) >= end);
+    REQUIRE(workspace.constants() > workspace.header(0));
     std::vector<std::byte> memory(size_t(workspace.bytes()), std::byte{0});
     workspace.write_constants({}, memory);
     workspace.write_parts({1, 1}, memory);
-    REQUIRE(std::all_of(memory.begin(), memory.begin() + end,
+    // What is written once comes last.
+    REQUIRE(std::all_of(memory.begin(), memory.begin() + workspace.constants(),
                         [](std::byte b) { return b == std::byte{0}; }));
   }
 }
@@ -369,13 +379,11 @@ TEST_CASE("decoder stream: no channel is overrun, no token is left, for random m
     const DecoderModel model = random_model(random, {1 + random.below(600), 0}, format);
     CAPTURE(model.shape.kv_heads);
     const bool top = random.below(2) == 0;
-    const DecoderWorkspace workspace(array, model, top ? gemv::Output::kTop : gemv::Output::kF32,
-                                     top ? 8 : 0, model.shape.vocabulary);
     const int64_t at = random.below(2) ? random.below(70) : random.below(3000);
     CAPTURE(at);
     const Pages pages = random_pages(model, at + 1, random);
-    replay(make(config, array, model, workspace, position_of(array, model, at, pages)), array,
-           model, workspace);
+    replay(config, model, position_of(array, model, at, pages),
+           top ? gemv::Output::kTop : gemv::Output::kF32, top ? 8 : 0);
   }
 }
 
@@ -392,13 +400,11 @@ TEST_CASE("decoder stream: real models at every kind of position") {
       const Configuration config = configuration(generation, format);
       const DecoderArray array = DecoderArray::of(config);
       const DecoderModel model = model_of(s, {512, 512, 0}, format);
-      const DecoderWorkspace workspace(array, model, gemv::Output::kTop, 8, s.vocabulary);
       for (const int64_t at : {0, 15, 16, 31, 255, 256, 511, 512, 4095, 32767}) {
         CAPTURE(s.width);
         CAPTURE(at);
         const Pages pages = random_pages(model, at + 1, random);
-        replay(make(config, array, model, workspace, position_of(array, model, at, pages)), array,
-               model, workspace);
+        replay(config, model, position_of(array, model, at, pages), gemv::Output::kTop, 8);
       }
     }
   }
@@ -413,10 +419,8 @@ TEST_CASE("decoder stream: the longest lists of the largest heads have room") {
       const DecoderArray array = DecoderArray::of(config);
       const DecoderModel model =
           model_of({width, 8, 4, 256, 2048, 262144}, {0}, blocks::Format::kBf16);
-      const DecoderWorkspace workspace(array, model, gemv::Output::kTop, 64, 262144);
       const Pages pages = random_pages(model, 10, random);
-      replay(make(config, array, model, workspace, position_of(array, model, 9, pages)), array,
-             model, workspace);
+      replay(config, model, position_of(array, model, 9, pages), gemv::Output::kTop, 64);
     }
   }
 }
@@ -433,6 +437,7 @@ TEST_CASE("decoder stream: patches make the stream of another position, or say t
     const Sizes s{128, kv * 2, kv, 64 << random.below(3), 128, 256};
     const DecoderModel model = model_of(s, {1 + random.below(300), 0}, format);
     const DecoderWorkspace workspace(array, model, gemv::Output::kTop, 8, s.vocabulary);
+    const DecoderPart& part = workspace.parts()[0];
     const int64_t at = random.below(1500), next = random.below(4) ? at + 1 : random.below(1500);
     CAPTURE(at);
     CAPTURE(next);
@@ -441,16 +446,63 @@ TEST_CASE("decoder stream: patches make the stream of another position, or say t
     const Pages others = random.below(2) ? pages : random_pages(model, 1501, random);
     const DecoderPosition before = position_of(array, model, at, pages);
     const DecoderPosition after = position_of(array, model, next, others);
-    Made made = make(config, array, model, workspace, before);
-    const Made expected = make(config, array, model, workspace, after);
-    const auto patches =
-        ops::decoder_patches(generation, model, before, after, made.variables, true);
-    for (const StreamPatch& patch : patches) made.words[patch.word] = patch.value;
-    if (patches.empty()) continue;
+    if (!ops::same_form(before.attention, after.attention)) continue;
+    Made made = make(config, array, model, workspace, part, before);
+    const Made expected = make(config, array, model, workspace, part, after);
+    const auto reads = ops::read_patches(generation, model, 0, after, made.variables);
+    if (!reads) continue;
+    put(*reads, made);
+    put(ops::row_patches(0, after, made.variables), made);
     ++patched;
     REQUIRE(made.words == expected.words);
   }
   CHECK(patched > 30);
+}
+
+TEST_CASE("decoder parts: streams of layers of one kind differ in places of the pool alone") {
+  Random random{std::mt19937(5)};
+  for (int round = 0; round < 20; ++round) {
+    const auto format = kFourBits[round % 2];
+    const Configuration config = configuration(arch::Generation::kNpu2, format);
+    const DecoderArray array = DecoderArray::of(config);
+    const DecoderModel model = random_model(random, {300, 300, 0, 300, 0}, format);
+    const DecoderWorkspace workspace(array, model, gemv::Output::kTop, 8, model.shape.vocabulary,
+                                     DecoderWorkspace::Cut::kLayers);
+    const std::vector<DecoderPart>& parts = workspace.parts();
+    REQUIRE(parts.size() == 6);
+    // One run of pages, so that all layers read in the same pieces.
+    Pages pages(model.layers.size());
+    for (size_t i = 0; i < pages.size(); ++i) {
+      for (int64_t page = 0; page < 4; ++page) pages[i].push_back(int64_t(10 * i) + page);
+    }
+    const DecoderPosition position = position_of(array, model, random.below(1000), pages);
+    for (const auto& [from, to] : {std::pair<size_t, size_t>{1, 3}, {2, 4}}) {
+      CAPTURE(from);
+      Made made = make(config, array, model, workspace, parts[from], position);
+      const Made other = make(config, array, model, workspace, parts[to], position);
+      CHECK(made.words != other.words);
+      const size_t layer = parts[to].layer;
+      auto patches = ops::row_patches(layer, position, made.variables);
+      const auto reads =
+          ops::read_patches(array.generation, model, layer, position, made.variables);
+      REQUIRE(reads.has_value());
+      patches.insert(patches.end(), reads->begin(), reads->end());
+      for (const StreamPatch& patch : patches) {
+        if (made.words[patch.word] == patch.value) continue;
+        const auto is_place = [&](const ops::DecoderVariable& one) {
+          return patch.word - one.offset_word() < 2;
+        };
+        REQUIRE(std::ranges::any_of(made.variables, is_place));
+        made.words[patch.word] = patch.value;
+      }
+      CHECK(made.words == other.words);
+      CHECK(parts[from].constants.count() == parts[to].constants.count());
+      CHECK(parts[from].weights[0].count() == parts[to].weights[0].count());
+    }
+    const Made first = make(config, array, model, workspace, parts[0], position);
+    const Made second = make(config, array, model, workspace, parts[1], position);
+    CHECK(first.words.size() != second.words.size());  // which has a norm of results
+  }
 }
 
 TEST_CASE("decoder model: regions have room for an object of a large block at every small one") {

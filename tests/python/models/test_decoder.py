@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -218,8 +219,17 @@ def test_forked_and_reloaded_caches_give_the_same_bits(small: Path, tmp_path: Pa
             assert np.array_equal(decoded(model, [token], one)[0], expected[i])
 
 
+@pytest.mark.parametrize("replay", ["0", "1"])
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_token_is_one_submission_and_loads_nothing(small: Path, device: str) -> None:
+def test_a_token_is_one_submission_or_one_per_layer_and_loads_nothing(
+    small: Path,
+    device: str,
+    replay: str,
+    fresh_devices: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where runs are repeated, the head is another one."""
+    monkeypatch.setenv("NPU_REPLAY", replay)
     with npu.device(device):
         model = Model(open_source(small))
         cache = model.new_cache()
@@ -230,7 +240,8 @@ def test_a_token_is_one_submission_and_loads_nothing(small: Path, device: str) -
         for token in tokens_of(20):
             model.top([token], cache, 5, SIZE)
         used = npu.stats() - before
-        assert used.submissions == 40 and used.configuration_loads == 0
+        assert used.submissions == 40 * (7 if replay == "1" else 1)
+        assert used.configuration_loads == 0
 
 
 def test_the_largest_logits_are_those_of_all(small: Path) -> None:
@@ -307,7 +318,10 @@ def test_parts_of_a_longer_sequence_do_not_count(tmp_path: Path) -> None:
         assert np.array_equal(decoded(model, tokens[150:152], short), expected)
 
 
-def test_a_token_runs_on_the_device_of_its_call(small: Path) -> None:
+def test_a_token_runs_on_the_device_of_its_call(
+    small: Path, fresh_devices: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NPU_REPLAY", "0")
     with npu.device("emu:npu2"):
         model = Model(open_source(small))
         cache, tokens = model.new_cache(), tokens_of(24)

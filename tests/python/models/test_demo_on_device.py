@@ -34,9 +34,9 @@ def test_demo_model_answers(prompt, device, capsys, monkeypatch, fresh_devices):
     found = re.search(r"(\d+) prompt tokens.*\((\d+) steps\)", err, re.DOTALL)
     assert found is not None
     tokens, steps = int(found[1]), int(found[2])
-    # The prompt layer by layer and its last norm, the head for its last token, then each token; a
-    # configuration each.
-    assert used.submissions == LAYERS + 1 + 1 + steps and steps >= 1 and tokens > 1
+    # The prompt layer by layer and its last norm, the head for its last token, then each token
+    # layer by layer and its head; a configuration each.
+    assert used.submissions == LAYERS + 1 + 1 + steps * (LAYERS + 1) and steps >= 1 and tokens > 1
     assert used.configuration_loads <= 3
 
 

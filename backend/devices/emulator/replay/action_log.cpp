@@ -87,7 +87,9 @@ ActionLog::ActionLog(std::span<const Argument> arguments, std::span<const Argume
     pools_.push_back(std::make_unique<BlockPool>(BlockPool::Sizes::kFixed));
   }
   lists_.push_back(std::make_unique<OperandLists>());
+  touched_.push_back(std::make_unique<ByteRanges>());
   serial_.lists = lists_[0].get();
+  serial_.touched = touched_[0].get();
 }
 
 ActionLog* ActionLog::current() { return current_log; }
@@ -110,6 +112,7 @@ void ActionLog::close_serial() {
   phases_.emplace_back();
   phases_.back().push_back(std::exchange(serial_, {}));
   serial_.lists = lists_[0].get();
+  serial_.touched = touched_[0].get();
   bytes_ += phases_.back()[0].bytes();
 }
 
@@ -118,14 +121,21 @@ void ActionLog::begin_lanes(size_t count) {
   if (refused() || full()) phases_.clear();  // the memory is of no use any more
   close_serial();
   lanes_.resize(count);
-  while (lists_.size() <= count) lists_.push_back(std::make_unique<OperandLists>());
-  for (size_t i = 0; i < count; ++i) lanes_[i].lists = lists_[i + 1].get();
+  while (lists_.size() <= count) {
+    lists_.push_back(std::make_unique<OperandLists>());
+    touched_.push_back(std::make_unique<ByteRanges>());
+  }
+  for (size_t i = 0; i < count; ++i) {
+    lanes_[i].lists = lists_[i + 1].get();
+    lanes_[i].touched = touched_[i + 1].get();
+  }
 }
 
 void ActionLog::end_lanes() {
   std::erase_if(lanes_, [](const Lane& lane) { return lane.actions.empty(); });
   bytes_ -= std::exchange(lists_bytes_, 0);
   for (const auto& lists : lists_) lists_bytes_ += lists->bytes();
+  for (const auto& ranges : touched_) lists_bytes_ += ranges->bytes();
   bytes_ += lists_bytes_;
   for (const Lane& lane : lanes_) bytes_ += lane.bytes();
   if (!lanes_.empty()) phases_.push_back(std::exchange(lanes_, {}));
@@ -187,21 +197,21 @@ void ActionLog::move(const Walk& from, const Walk& to, uint64_t words, uint32_t 
   action.to = linear_to ? next(to) : begin(to);
   if (!linear_from) into.walks.push_back(from);
   if (!linear_to) into.walks.push_back(to);
-  check_reserved(from, words);
-  check_reserved(to, words);
+  touch(from, words);
+  touch(to, words);
   if (!linear_from) action.kind = linear_to ? Action::Kind::kGather : Action::Kind::kReorder;
   if (linear_from && !linear_to) action.kind = Action::Kind::kScatter;
   put(action);
 }
 
 void ActionLog::copy(std::byte* to, const std::byte* from, uint64_t bytes) {
-  check_reserved(place(from), bytes);
-  check_reserved(place(to), bytes);
+  touch(place(from), bytes);
+  touch(place(to), bytes);
   put({Action::Kind::kCopy, 0, bytes, place(to), place(from)});
 }
 
 void ActionLog::word(std::byte* to, uint32_t value) {
-  check_reserved(place(to), kWordBytes);
+  touch(place(to), kWordBytes);
   put({Action::Kind::kWord, 0, value, place(to), {}});
 }
 
@@ -234,10 +244,10 @@ void ActionLog::call(const CallAction::Function& function, const kernels::Declar
   const OperandTrace* traces = into.lists->find(call, operands, kernel, moves);
   if (traces == nullptr) {
     traces = into.lists->add(call, operands, kernel);
-    for (size_t i = 0; i < arguments.size(); ++i) check_reserved(places[i], traces[i].bytes);
+    for (size_t i = 0; i < arguments.size(); ++i) touch(places[i], traces[i].bytes);
   } else {
     for (const Move& move : moves.all()) {
-      check_reserved(places[move.operand], traces[move.operand].bytes);
+      touch(places[move.operand], traces[move.operand].bytes);
     }
     if (joins(into, call, moves)) return;
   }
@@ -293,28 +303,35 @@ void ActionLog::reserve(const std::byte* begin, uint64_t bytes) {
   reserved_.insert(std::ranges::upper_bound(reserved_, range), range);
 }
 
-void ActionLog::check_reserved(const Place& place, uint64_t bytes) {
-  if (place.base != Place::kAbsolute || bytes == 0) return;
+void ActionLog::check_reserved(const ByteRanges::Range& range) {
   const auto next =
-      std::ranges::upper_bound(reserved_, place.offset, {}, &std::pair<int64_t, int64_t>::second);
-  if (next == reserved_.end() || next->first >= place.offset + static_cast<int64_t>(bytes)) return;
+      std::ranges::upper_bound(reserved_, range.begin, {}, &std::pair<int64_t, int64_t>::second);
+  if (next == reserved_.end() || next->first >= range.end) return;
   refuse("a move to or from the state of a core");
 }
 
-void ActionLog::check_reserved(Walk walk, uint64_t words) {
+void ActionLog::touch(const Place& place, uint64_t bytes) {
+  if (place.base != Place::kAbsolute || bytes == 0) return;
+  const ByteRanges::Range range{place.offset, place.offset + static_cast<int64_t>(bytes)};
+  check_reserved(range);
+  if (end_ == SIZE_MAX) lane().touched->add(range);
+}
+
+// Between the words of a walk, too.
+void ActionLog::touch(Walk walk, uint64_t words) {
   const Place begin = place(walk.base());
-  const int64_t memory = arch::tile_geometry(arch::TileKind::kCore).memory_bytes;
-  const auto near = [&](const std::pair<int64_t, int64_t>& range) {
-    return std::abs(range.first - begin.offset) < memory;
-  };
-  if (begin.base != Place::kAbsolute || std::ranges::none_of(reserved_, near)) return;
+  if (begin.base != Place::kAbsolute) return;
+  ByteRanges::Range all{INT64_MAX, INT64_MIN};
   while (words > 0) {
     const uint64_t run = std::min(words, walk.contiguous());
-    check_reserved(place(walk.base() + static_cast<int64_t>(walk.next()) * kWordBytes),
-                   run * kWordBytes);
+    const int64_t first = begin.offset + static_cast<int64_t>(walk.next()) * kWordBytes;
+    const ByteRanges::Range one{first, first + static_cast<int64_t>(run) * kWordBytes};
+    check_reserved(one);
+    all = {std::min(all.begin, one.begin), std::max(all.end, one.end)};
     walk.skip(run);
     words -= run;
   }
+  if (end_ == SIZE_MAX) lane().touched->add(all);
 }
 
 // Once for each place that the stream sends them from.
@@ -385,6 +402,7 @@ void ActionLog::shorten(Phase& phase, Patches& patches) const {
     forward_results(lane, patches);
     find_shared(lane);
     lane.lists = nullptr;
+    lane.touched = nullptr;
     lane.traces = {};
     lane.first_copies = {};
     lane.copies = {};
@@ -393,26 +411,44 @@ void ActionLog::shorten(Phase& phase, Patches& patches) const {
   std::erase_if(phase, [](const Lane& lane) { return lane.actions.empty(); });
 }
 
-// Neighbours of one lane each become one, and so do the lanes of a phase that has little to do.
-std::vector<Phase> ActionLog::take_phases(Patches& patches) {
+void ActionLog::end_run() {
+  close_serial();
+  end_ = phases_.size();
+}
+
+ByteRanges ActionLog::take_touched() {
+  ByteRanges all;
+  for (const auto& ranges : touched_) all.add(*ranges);
+  all.close();
+  touched_.clear();
+  return all;
+}
+
+// Neighbours of one lane each become one, and so do the lanes of a phase that has little to do. The
+// last copies stay apart.
+std::pair<std::vector<Phase>, size_t> ActionLog::take_phases(Patches& patches) {
   close_serial();
   for_all(ThreadPool::shared(), phases_.size(), [&](size_t i) { shorten(phases_[i], patches); });
   std::vector<Phase> joined;
-  for (Phase& phase : phases_) {
+  size_t end = SIZE_MAX;  // of the run, in `joined`
+  for (size_t p = 0; p < phases_.size(); ++p) {
+    Phase& phase = phases_[p];
+    if (p == end_) end = joined.size();
     if (phase.empty()) continue;
     size_t actions = 0;
     for (const Lane& lane : phase) actions += lane.actions.size();
-    const bool few = actions < kFewActions;
+    const bool few = actions < kFewActions, first = joined.empty() || joined.size() == end;
     for (size_t i = 1; few && i < phase.size(); ++i) phase[0].append(std::move(phase[i]));
     if (few) phase.resize(1);
-    if (phase.size() == 1 && !joined.empty() && joined.back().size() == 1) {
+    if (phase.size() == 1 && !first && joined.back().size() == 1) {
       joined.back()[0].append(std::move(phase[0]));
     } else {
       joined.push_back(std::move(phase));
     }
   }
   phases_.clear();
-  return joined;
+  end = std::min(end, joined.size());
+  return {std::move(joined), end};
 }
 
 }  // namespace npu::emulator

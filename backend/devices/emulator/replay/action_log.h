@@ -18,6 +18,7 @@
 
 #include "devices/emulator/aliasing.h"
 #include "devices/emulator/replay/argument_shape.h"
+#include "devices/emulator/replay/byte_ranges.h"
 #include "devices/emulator/replay/operand_lists.h"
 #include "devices/emulator/walk.h"
 #include "kernels/declaration.h"
@@ -88,6 +89,7 @@ struct Lane {
   // Only while it is recorded: where calls find operands; of each call what is known of them, and
   // the number of its first copied words.
   OperandLists* lists = nullptr;
+  ByteRanges* touched = nullptr;  // of tiles' memories
   std::vector<const OperandTrace*> traces;
   std::vector<size_t> first_copies;
   std::vector<kernels::WordCopy> copies;
@@ -151,11 +153,16 @@ class ActionLog {
   // Blocks of this log's own, as many as the columns have: nothing else uses them.
   BlockPool& blocks(int column) { return *pools_[static_cast<size_t>(column)]; }
 
+  // The run has ended: what follows are its last copies.
+  void end_run();
+
   // The phases so far, as they were.
   std::span<const Phase> phases();
-  // The phases in as few as do the same, with results on shorter ways (forwarding.h). The log is
-  // empty then.
-  std::vector<Phase> take_phases(Patches& patches);
+  // The phases in as few as do the same, with results on shorter ways (forwarding.h), and the first
+  // one with last copies. The log is empty then.
+  std::pair<std::vector<Phase>, size_t> take_phases(Patches& patches);
+  // Of tiles' memories, before the last copies.
+  ByteRanges take_touched();
   std::vector<std::unique_ptr<BlockPool>> take_blocks() { return std::move(pools_); }
   // What calls refer to.
   std::vector<OperandLists::Kept> take_operands();
@@ -166,8 +173,9 @@ class ActionLog {
                          std::span<const KernelArgument> arguments);
   // So many bytes from a place on are written: what was known of their words is void.
   static void forget(Lane& lane, const Place& place, uint64_t bytes);
-  void check_reserved(const Place& place, uint64_t bytes);
-  void check_reserved(Walk walk, uint64_t words);
+  void touch(const Place& place, uint64_t bytes);
+  void touch(Walk walk, uint64_t words);
+  void check_reserved(const ByteRanges::Range& range);
   static void forget_written(Lane& lane, const CallAction& call, const OperandTrace* traces);
   static bool joins(Lane& lane, const CallAction& call, const Moves& moves);
   void find_shared(Lane& lane) const;
@@ -191,6 +199,8 @@ class ActionLog {
   std::vector<Phase> phases_;
   std::vector<std::unique_ptr<OperandLists>> lists_;  // of the serial lane, then of the others
   size_t lists_bytes_ = 0;
+  std::vector<std::unique_ptr<ByteRanges>> touched_;  // of the same lanes
+  size_t end_ = SIZE_MAX;                             // the first phase after the run
   Lane serial_;
   Phase lanes_;
   size_t bytes_ = 0;

@@ -22,6 +22,8 @@ class JointReplay {
   // Before the runs have begun, of which there are fewer than kMost.
   void add(Replay run) { runs_.push_back(std::move(run)); }
   std::span<const Replay> runs() const { return runs_; }
+  // When it has ended.
+  Replay take_first() { return std::move(runs_.front()); }
   bool begun() const { return begun_; }
   // Goes on until all have ended or `pause` returns true, which is asked now and then.
   bool resume(const std::function<bool()>& pause);

@@ -2,6 +2,7 @@
 #include "devices/emulator/replay/recording.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "aligned.h"
@@ -25,10 +26,23 @@ void Recording::keep_blocks(std::vector<std::unique_ptr<BlockPool>> pools) {
   }
 }
 
+uint64_t Recording::next_number() {
+  static std::atomic<uint64_t> all{0};
+  return ++all;
+}
+
+const CopyNumbers& Recording::copies_left_before(const Recording& next) const {
+  const auto known = std::ranges::find(next_, next.number_, &Next::number);
+  if (known != next_.end()) return known->left;
+  if (next_.size() == kMostNext) next_.erase(next_.begin());
+  next_.push_back({next.number_, copies_left(phases, last, next.last)});
+  return next_.back().left;
+}
+
 size_t Recording::bytes() const {
   size_t sum = sizeof *this + end.bytes() + steering.bytes() + data.size() * sizeof data[0] +
                patches.size() * sizeof patches[0] + block_places.size() * sizeof block_places[0] +
-               phases.bytes();
+               phases.bytes() + last.bytes();
   for (const auto& range : steering_bytes) sum += sizeof range + range.second.size();
   for (const OperandLists::Kept& list : operands) sum += list.bytes();
   for (const auto& pool : blocks) sum += pool->bytes();

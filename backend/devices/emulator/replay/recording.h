@@ -12,6 +12,7 @@
 #include "devices/emulator/replay/action_log.h"
 #include "devices/emulator/replay/argument_shape.h"
 #include "devices/emulator/replay/control_state.h"
+#include "devices/emulator/replay/last_copies.h"
 #include "devices/emulator/replay/packed_phases.h"
 #include "devices/emulator/replay/steering.h"
 #include "devices/emulator/replay/stream_version.h"
@@ -25,9 +26,11 @@ struct Recording {
   StreamVersion::Data data;
   std::vector<PatchUse> patches;  // of the stream's ADDRESS_PATCHes, in its order
   ControlState end;
+  bool leaves_nothing = false;  // for a next run (ControlState::leaves_nothing)
   SteeringRuns steering;
   SteeringBytes steering_bytes;
   PackedPhases phases;
+  LastCopies last;
   std::vector<OperandLists::Kept> operands;  // of their calls
   std::vector<std::unique_ptr<BlockPool>> blocks;
   // The same by their addresses, and where each lies if they follow each other.
@@ -39,8 +42,20 @@ struct Recording {
   RunReport report;
 
   void keep_blocks(std::vector<std::unique_ptr<BlockPool>> pools);
+  // copies_left() for this run and that one, found once.
+  const CopyNumbers& copies_left_before(const Recording& next) const;
 
   size_t bytes() const;
+
+ private:
+  static constexpr size_t kMostNext = 8;
+  struct Next {
+    uint64_t number;
+    CopyNumbers left;
+  };
+  static uint64_t next_number();
+  const uint64_t number_ = next_number();  // of all recordings
+  mutable std::vector<Next> next_;
 };
 
 }  // namespace npu::emulator

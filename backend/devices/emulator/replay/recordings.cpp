@@ -163,6 +163,8 @@ std::optional<Recordings::Found> Recordings::find(Array& array,
   if (all_.empty()) return std::nullopt;
   const std::optional<std::vector<ArgumentShape>> given = argument_shapes(arguments);
   if (!given) return std::nullopt;
+  const auto in_memory = [](const Kept& kept) { return kept.recording->steering.in_memory(); };
+  if (std::ranges::any_of(all_, in_memory)) array.leave_put_off();
   for (const auto& tile : array.tiles()) tile->aliases.flush_all();
   std::vector<std::byte*> begins;
   for (const Argument& argument : arguments) begins.push_back(argument.data);

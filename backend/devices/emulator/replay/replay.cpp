@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "devices/emulator/array.h"
+#include "host/thread_pool.h"
 
 namespace npu::emulator {
 
@@ -34,7 +35,12 @@ std::byte* OwnMemory::of_block(std::byte* address) const {
 
 Replay::Replay(std::shared_ptr<const Recording> recording, std::span<const Argument> arguments,
                std::span<const int64_t> moved, const OwnMemory* own)
-    : recording_(std::move(recording)), bases_{nullptr}, ends_{nullptr}, moved_{0}, own_(own) {
+    : recording_(std::move(recording)),
+      bases_{nullptr},
+      ends_{nullptr},
+      moved_{0},
+      own_(own),
+      end_(own == nullptr ? recording_->phases.size() : recording_->last.phase) {
   for (const Argument& argument : arguments) {
     bases_.push_back(argument.data);
     ends_.push_back(argument.data + argument.bytes);
@@ -146,6 +152,20 @@ void Replay::prefetch(const PackedLane& lane, size_t first) const {
 
 void Replay::run(const PackedLane& lane) const {
   for (const Action& action : lane.actions) run(lane, action);
+}
+
+void Replay::copy_last() const {
+  const PackedPhases& phases = recording_->phases;
+  for (size_t phase = end_; phase < phases.size(); ++phase) {
+    const std::span<const PackedLane> lanes = phases[phase];
+    for_all(ThreadPool::shared(), lanes.size(), [&](size_t i) { run(lanes[i]); });
+  }
+}
+
+void Replay::copy_last_before(const Recording& next) const {
+  for (const auto& [lane, action] : recording_->copies_left_before(next)) {
+    run(*lane, lane->actions[action]);
+  }
 }
 
 size_t Replay::run_to_shared(const PackedLane& lane, size_t first) const {

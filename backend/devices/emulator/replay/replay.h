@@ -52,21 +52,26 @@ struct OperandRoom {
 class Replay {
  public:
   // moved: what is added to the places of each address patch, from the first on. own: null where
-  // the run works on what was recorded.
+  // the run works on what was recorded; else nobody looks at what it leaves there.
   Replay(std::shared_ptr<const Recording> recording, std::span<const Argument> arguments,
          std::span<const int64_t> moved, const OwnMemory* own = nullptr);
   const Recording& recording() const { return *recording_; }
+  std::shared_ptr<const Recording> shared_recording() const { return recording_; }
   std::span<const int64_t> moved() const { return moved_; }
 
   // A run goes on in steps: the lanes of the phase that comes next, in any order and on any thread;
-  // then step().
-  bool ended() const { return next_ == recording_->phases.size(); }
+  // then step(). It ends before its last copies, if these are put off or needless.
+  bool ended() const { return next_ == end_; }
   size_t phase() const { return next_; }
   std::span<const PackedLane> lanes() const { return recording_->phases[next_]; }
   // Whether it has calls that read what other runs of the array read, too (CallAction::shared).
   bool shares() const { return recording_->phases.shares(next_); }
   void step() { ++next_; }
   void run(const PackedLane& lane) const;
+  void put_off_last_copies() { end_ = recording_->last.phase; }
+  // Of a run that has ended: all of those, and those that another one does not make needless.
+  void copy_last() const;
+  void copy_last_before(const Recording& next) const;
   // From an action on to the next call of that kind, whose number is returned, or to the end.
   size_t run_to_shared(const PackedLane& lane, size_t first) const;
   // Puts the call's operands there (OperandRoom).
@@ -96,7 +101,7 @@ class Replay {
   std::vector<std::byte*> bases_, ends_;  // null, and the arguments
   std::vector<int64_t> moved_;            // by Place::patch
   const OwnMemory* own_;
-  size_t next_ = 0;
+  size_t next_ = 0, end_;
 };
 
 }  // namespace npu::emulator
