@@ -130,8 +130,8 @@ void Decoder::prepare(PartStream& made, std::vector<uint32_t> words) {
 }
 
 // Of tokens in parts one that is kept, if it is the same but for places in the pool.
-std::shared_ptr<const Decoder::PartStream> Decoder::part_stream(const DecoderPosition& position,
-                                                                const Place& at, size_t part) {
+std::shared_ptr<Decoder::PartStream> Decoder::part_stream(const DecoderPosition& position,
+                                                          const Place& at, size_t part) {
   std::vector<uint32_t> words;
   const std::shared_ptr<PartStream> made = build(words, position, at, part);
   if (at.layout->parts().size() == 1) {
@@ -142,7 +142,9 @@ std::shared_ptr<const Decoder::PartStream> Decoder::part_stream(const DecoderPos
   for (const DecoderVariable& one : made->variables) {
     std::fill_n(made->form.begin() + static_cast<std::ptrdiff_t>(one.offset_word()), 2, 0);
   }
-  const auto same = [&](const auto& other) { return other->form == made->form; };
+  const auto same = [&](const auto& other) {
+    return !other->patching && other->form == made->form;
+  };
   if (const auto found = std::ranges::find_if(parts_, same); found != parts_.end()) {
     parts_.splice(parts_.begin(), parts_, found);
     return parts_.front();
@@ -250,20 +252,31 @@ std::vector<BufferRef> Decoder::arguments(const Started& token, const Place& at,
   return out;
 }
 
-// Makes the stream of a part that of this token; another one where the device cannot.
-void Decoder::move(Started& token, const Place& at, size_t part) {
-  std::shared_ptr<const PartStream>& of = token.prepared->parts[part];
+// Makes the stream of a part that of this token.
+bool Decoder::patch(PartStream& of, const Started& token, const Place& at, size_t part) {
+  if (of.patching) return false;
   std::vector<StreamPatch> patches =
-      row_patches(at.layout->parts()[part].layer, token.position, of->variables);
+      row_patches(at.layout->parts()[part].layer, token.position, of.variables);
   const std::vector<StreamPatch>& reads = token.prepared->reads[part];
   patches.insert(patches.end(), reads.begin(), reads.end());
-  const std::span<const uint32_t> words = of->entry->stream->words();
+  const std::span<const uint32_t> words = of.entry->stream->words();
   std::erase_if(patches, [&](const StreamPatch& one) { return words[one.word] == one.value; });
-  if (patches.empty() || operation_.patch(*of->entry, patches)) return;
-  std::vector<uint32_t> fresh;
-  const std::shared_ptr<PartStream> made = build(fresh, token.position, at, part);
-  prepare(*made, std::move(fresh));
-  of = made;
+  if (patches.empty()) return true;
+  of.patching = true;
+  of.patching = !operation_.patch(*of.entry, patches);
+  return !of.patching;
+}
+
+// The stream of a token's part, a new one where the device cannot patch the one there is.
+const Operation<int>::Entry& Decoder::moved(Started& token, const Place& at, size_t part) {
+  std::shared_ptr<PartStream>& of = token.prepared->parts[part];
+  if (!patch(*of, token, at, part)) {
+    std::vector<uint32_t> words;
+    const std::shared_ptr<PartStream> made = build(words, token.position, at, part);
+    prepare(*made, std::move(words));
+    of = made;
+  }
+  return *of->entry;
 }
 
 void Decoder::end(std::span<Started> tokens, RunReport& total) {
@@ -280,11 +293,9 @@ void Decoder::run_part(std::span<Started> tokens, const Place& at, size_t part, 
       first = i;
     };
     if (!operation_.device().takes_more()) end_others();
-    move(token, at, part);
+    const Operation<int>::Entry& entry = moved(token, at, part);
     token.arguments = arguments(token, at, at.layout->parts()[part]);
-    const auto start = [&] {
-      return operation_.start(*token.prepared->parts[part]->entry, token.arguments, i > first);
-    };
+    const auto start = [&] { return operation_.start(entry, token.arguments, i > first); };
     token.run = start();
     if (token.run == nullptr) {
       end_others();

@@ -50,11 +50,13 @@ class Decoder {
     std::shared_ptr<const Operation<int>::Entry> entry;
     std::vector<DecoderVariable> variables;
     std::vector<uint32_t> form;  // its words, zeros for places in the pool
+    // A patch has begun and did not end: nobody knows what the stream does.
+    bool patching = false;
   };
   // The streams of tokens whose attention reads the same ranges of the same pages: the next ones of
   // a sequence.
   struct Prepared {
-    std::vector<std::shared_ptr<const PartStream>> parts;
+    std::vector<std::shared_ptr<PartStream>> parts;
     std::vector<std::vector<StreamPatch>> reads;  // of each: where attention reads
     DecoderPosition::Attention attention;
     std::vector<std::vector<int64_t>> pages;
@@ -89,8 +91,8 @@ class Decoder {
 
   std::shared_ptr<Prepared> prepare(const DecoderPosition& position, Place& at);
   std::shared_ptr<Prepared> kept(const DecoderPosition& position, Place& at);
-  std::shared_ptr<const PartStream> part_stream(const DecoderPosition& position, const Place& at,
-                                                size_t part);
+  std::shared_ptr<PartStream> part_stream(const DecoderPosition& position, const Place& at,
+                                          size_t part);
   std::shared_ptr<PartStream> build(std::vector<uint32_t>& words, const DecoderPosition& position,
                                     const Place& at, size_t part) const;
   void prepare(PartStream& made, std::vector<uint32_t> words);
@@ -99,7 +101,8 @@ class Decoder {
   RunReport run(std::span<const DecoderToken> tokens, Place& at);
   Started start(const DecoderToken& token, Place& at, size_t number);
   void run_part(std::span<Started> tokens, const Place& at, size_t part, RunReport& total);
-  void move(Started& token, const Place& at, size_t part);
+  bool patch(PartStream& of, const Started& token, const Place& at, size_t part);
+  const Operation<int>::Entry& moved(Started& token, const Place& at, size_t part);
   void end(std::span<Started> tokens, RunReport& total);
   std::vector<BufferRef> arguments(const Started& token, const Place& at,
                                    const DecoderPart& part) const;
@@ -117,7 +120,7 @@ class Decoder {
   DecoderNorms norms_;
   std::unique_ptr<ModelRegions> regions_;
   std::map<std::tuple<gemv::Output, int, int64_t, DecoderWorkspace::Cut>, Place> places_;
-  std::list<std::shared_ptr<const PartStream>> parts_;  // used last first
+  std::list<std::shared_ptr<PartStream>> parts_;  // used last first
 };
 
 }  // namespace npu::ops

@@ -33,7 +33,8 @@ def test_streams_of_operations(generation, name, operands):
     target = targets.select(generation, [name])[0]
     lowered = lower(target.design())
     one = samples.sample(name, serialise(lowered))
-    assert one is not None and one.buffers == {"gemm": one.buffers, "dequant": 2}.get(name, 3)
+    assert one is not None
+    assert one.buffers == {"gemm": one.buffers, "dequant": 2, "decoder": 4}.get(name, 3)
     mlir = samples.with_sequence(print_mlir(lowered), one, operands=operands)
     assert words(mlir) == one.words
     device = next(iter(doubles.devices(mlir).values()))
