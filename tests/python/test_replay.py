@@ -271,24 +271,30 @@ def test_layers_of_a_prompt_are_replays(
 
 
 def test_a_sequence_that_goes_on_leaves_no_recordings_behind(tmp_path: Path) -> None:
-    """Where attention reads another group of keys, stream and recording are others; those of a
-    longer sequence stay."""
-    path = write_model(tmp_path / "m.gguf", Shape(layers=2, width=64, ffn_width=96, context=700))
+    """Where attention reads another group of keys, streams and recordings of layers are others,
+    behind the window those of one of four tokens before; those of a longer sequence stay."""
+    shape = Shape(layers=7, width=64, ffn_width=96, context=700, window=40)
+    path = write_model(tmp_path / "m.gguf", shape)
     with npu.device("emu:npu2"):
         model = Model(open_source(path))
         one, other = model.new_cache(), model.new_cache()
-        model.extend([at % 200 for at in range(400)], other)
+        model.extend([at % 200 for at in range(690)], other)
         for cache in (one, other):
             model.forward([5], cache)
-        held = []
-        for at in range(1, 300):
+        held, grown = [], []
+        for at in range(1, 660):
+            before = npu.stats()
             model.forward([at % 200], one)
-            if at in (20, 299):
+            if at in (340, 659):
                 held.append(npu.stats().replay_bytes)
+            if at > 330 and at % 64 == 0:
+                counted = npu.stats() - before
+                grown.append(counted.submissions - counted.replays)
         before = npu.stats()
         model.forward([6], other)
-        assert (npu.stats() - before).replays == 3
-    assert 0 < held[1] < 1.5 * held[0]  # of two streams; five groups were read
+        assert (npu.stats() - before).replays == 8
+    assert grown == [1] * 4 + [0]  # the global layer, at last with as many groups as the other's
+    assert 0 < held[1] < 1.1 * held[0]
 
 
 @pytest.mark.parametrize("generation", ["npu1", "npu2"])

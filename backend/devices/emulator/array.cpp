@@ -148,6 +148,7 @@ Tile& Array::tile_for_program(int col, int row) {
 }
 
 void Array::put_core(Tile& target, std::unique_ptr<Core> core) {
+  leave_put_off();
   begin_epoch();
   // An earlier program may still wait for a lock, its own or a neighbour's, or for a cascade.
   for (auto& t : tiles_) {

@@ -35,6 +35,7 @@ void Array::begin_epoch() {
 // Recorded runs begin and end without aliases, so that memories hold what they show.
 bool Array::begin_replay(Recordings& recordings) {
   replay_ = nullptr;
+  if (put_off_ && recordings.steered_by_memories()) leave_put_off();
   std::optional<Recordings::Found> found = recordings.find(*this, buffers_);
   if (!found) return false;
   if (put_off_) put_off_->copy_last_before(*found->recording);

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -150,9 +149,16 @@ std::shared_ptr<Decoder::PartStream> Decoder::part_stream(const DecoderPosition&
     return parts_.front();
   }
   prepare(*made, std::move(words));
+  made->grows = part < model_.layers.size() && model_.layers[part].window == 0;
   parts_.push_front(made);
-  if (parts_.size() > kMostParts) parts_.pop_back();
   return made;
+}
+
+void Decoder::drop_unused() {
+  size_t unused = 0;
+  std::erase_if(parts_, [&](const std::shared_ptr<PartStream>& one) {
+    return one.use_count() == 1 && (one->grows || ++unused > kMostUnused);
+  });
 }
 
 // Streams of a position with the same pages and ranges; a stream of a whole token can be made one
@@ -198,12 +204,13 @@ std::shared_ptr<Decoder::Prepared> Decoder::prepare(const DecoderPosition& posit
   }
   made->attention = position.attention;
   made->pages = copied(position.pages);
-  // A sequence that goes on does not come back to what its attention read before. Its streams leave
-  // when the next ones are there, which may use the memory of their recordings.
+  // A sequence that goes on does not come back to what its attention read before. Streams that it
+  // leaves go when the next ones are there, which may use the memory of their recordings.
   std::vector<std::shared_ptr<Prepared>>& all = at.prepared;
   std::erase_if(all, [&](const auto& one) { return same_sequence(one->pages, position.pages); });
   if (all.size() == kMostPrepared) all.erase(all.begin());
   all.push_back(made);
+  drop_unused();
   return made;
 }
 

@@ -52,6 +52,8 @@ class Decoder {
     std::vector<uint32_t> form;  // its words, zeros for places in the pool
     // A patch has begun and did not end: nobody knows what the stream does.
     bool patching = false;
+    // A layer that sees all positions: what it reads now a sequence that goes on reads never again.
+    bool grows = false;
   };
   // The streams of tokens whose attention reads the same ranges of the same pages: the next ones of
   // a sequence.
@@ -96,6 +98,7 @@ class Decoder {
   std::shared_ptr<PartStream> build(std::vector<uint32_t>& words, const DecoderPosition& position,
                                     const Place& at, size_t part) const;
   void prepare(PartStream& made, std::vector<uint32_t> words);
+  void drop_unused();
 
   // Tokens to their ends; their results are in the spaces of these numbers.
   RunReport run(std::span<const DecoderToken> tokens, Place& at);
@@ -110,9 +113,9 @@ class Decoder {
   // Lists of up to 64 entries in eights, and all logits; callers who vary `rows` start again.
   static constexpr size_t kMaxPlaces = 12;
   static constexpr size_t kMostPrepared = 12;  // of a place: sequences of several lengths in turn
-  // Streams of layers and heads. Reads of a window have four forms in turn, by where in a page it
-  // begins.
-  static constexpr size_t kMostParts = 48;
+  // Streams of layers and heads that are not prepared for a position: reads of a window have four
+  // forms in turn, by where in a page it begins, of the first layer and of others.
+  static constexpr size_t kMostUnused = 8;
 
   Operation<int> operation_;
   DecoderArray array_;

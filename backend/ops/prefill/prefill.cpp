@@ -185,6 +185,7 @@ std::vector<Prefill::Part> Prefill::parts(const PrefillPlan& plan, int64_t rows)
 RunReport Prefill::submit(PrefillPlan& plan, Place& at, std::span<std::byte> memory, int64_t rows) {
   CachePool pool(operation_.device(), memory);
   RunReport report;
+  headers_used_ = 0;
   {
     const Series series(operation_.device());
     for (const Part& part : parts(plan, rows)) {
@@ -195,20 +196,29 @@ RunReport Prefill::submit(PrefillPlan& plan, Place& at, std::span<std::byte> mem
   return report;
 }
 
-// The argument of that name. Programs are written once, headers for every submission.
+// The argument of that name. Programs are written once; of a series, whose arguments stay as they
+// are, runs have the same one or others.
 BufferRef Prefill::headers(const PrefillPlan& plan) {
   const std::span packets = std::as_bytes(std::span(array_.packets));
-  const std::vector<std::byte> jobs = plan.job_headers();
+  std::vector<std::byte> jobs = plan.job_headers();
   const size_t bytes = packets.size() + jobs.size();
-  if (headers_ == nullptr || headers_->bytes() < bytes) {
+  const auto end = headers_.begin() + static_cast<std::ptrdiff_t>(headers_used_);
+  const auto known = std::ranges::find(headers_.begin(), end, jobs, &Headers::jobs);
+  if (known != end) return {known->buffer.get(), 0, bytes, Access::kRead};
+  if (headers_used_ == headers_.size()) headers_.emplace_back();
+  Headers& next = headers_[headers_used_];
+  next.jobs.clear();
+  if (next.buffer == nullptr || next.buffer->bytes() < bytes) {
     std::unique_ptr<Buffer> fresh = operation_.device().allocate(std::bit_ceil(bytes));
     std::ranges::copy(packets, fresh->host());
     fresh->sync_to_device(0, packets.size());
-    headers_ = std::move(fresh);  // complete, whatever was raised before
+    next.buffer = std::move(fresh);  // complete, whatever was raised before
   }
-  std::ranges::copy(jobs, headers_->host() + packets.size());
-  headers_->sync_to_device(packets.size(), jobs.size());
-  return {headers_.get(), 0, bytes, Access::kRead};
+  std::ranges::copy(jobs, next.buffer->host() + packets.size());
+  next.buffer->sync_to_device(packets.size(), jobs.size());
+  next.jobs = std::move(jobs);
+  ++headers_used_;
+  return {next.buffer.get(), 0, bytes, Access::kRead};
 }
 
 namespace {

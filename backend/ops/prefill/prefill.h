@@ -93,7 +93,13 @@ class Prefill {
   DecoderNorms norms_;
   std::unique_ptr<ModelRegions> regions_;
   Place place_, batch_place_;
-  std::unique_ptr<Buffer> headers_;  // of the last submission, behind the control packets
+  // Headers behind the control packets; the first headers_used_ are those of the series.
+  struct Headers {
+    std::vector<std::byte> jobs;
+    std::unique_ptr<Buffer> buffer;
+  };
+  std::vector<Headers> headers_;
+  size_t headers_used_ = 0;
 };
 
 }  // namespace npu::ops

@@ -207,3 +207,26 @@ TEST_CASE("a run touches what it moves, between the words of a walk too, and wha
   const auto in_host = int64_t(reinterpret_cast<intptr_t>(host.data()));
   CHECK(!few.meets({in_host, in_host + 1024}));
 }
+
+// The lists of a lane shrink when they are closed; what came while the log was full is not there.
+TEST_CASE("a log that was full stays so") {
+  std::vector<std::byte> tile(1 << 16);
+  ActionLog log({}, {}, 1, {}, 150000);
+  size_t copies = 0;
+  const auto round = [&](size_t count) {
+    log.begin_lanes(1);
+    for (const size_t end = copies + count; copies < end; ++copies) {
+      const ActionLog::LaneScope scope(&log, 0);
+      log.copy(tile.data() + 4 * copies, tile.data() + (1 << 15) + 4 * copies, 4);
+    }
+    log.end_lanes();
+  };
+  round(100);
+  CHECK(!log.full());
+  round(1940);
+  CHECK(log.full());
+  for (int i = 0; i < 3; ++i) {
+    round(100);
+    CHECK(log.full());
+  }
+}

@@ -21,9 +21,7 @@ namespace {
 
 // Of one design whose cores read objects where the host has them (Design::started).
 struct Recorded {
-  Recorded()
-      : design(SteeredBy::kStream, true),
-        plain(SteeredBy::kStream, true) {
+  Recorded() : design(SteeredBy::kStream, true), plain(SteeredBy::kStream, true) {
     for (const auto& [loops, parts] : {std::pair{3u, 1u}, {2u, 1u}, {2u, 2u}}) {
       streams.push_back(std::make_unique<Prepared>(loops, memory, Design::started(loops, parts)));
     }
@@ -247,7 +245,8 @@ TEST_CASE("runs beside each other in a series") {
 }
 
 // Of a lane that copies from an argument to these ranges of bytes, or between them.
-TEST_CASE("last copies: needless are those whose places the next run writes last and leaves alone") {
+TEST_CASE(
+    "last copies: needless are those whose places the next run writes last and leaves alone") {
   using emulator::Action;
   using emulator::Place;
   const auto argument = [](int64_t at) { return Place{at, 1}; };
@@ -264,12 +263,13 @@ TEST_CASE("last copies: needless are those whose places the next run writes last
     return Action{Action::Kind::kCopy, 0, bytes, to, from};
   };
   const std::vector<Action> copies{
-      copy(argument(0), memory(64), 8),      // to the host: always
-      copy(memory(100), argument(0), 40),    // as the next run does
-      copy(memory(200), argument(0), 40),    // of which it leaves a part
-      copy(memory(300), argument(0), 40),    // which it reads before
-      copy(memory(400), argument(0), 40),    // which another copy reads
-      copy(memory(500), memory(436), 4)};
+      copy(argument(0), memory(64), 8),    // to an argument: always
+      copy(memory(100), argument(0), 40),  // as the next run does
+      copy(memory(200), argument(0), 40),  // of which it leaves a part
+      copy(memory(300), argument(0), 40),  // which it reads before
+      copy(memory(400), argument(0), 40),  // which another copy reads
+      copy(memory(500), memory(436), 4),
+      copy(memory(600), argument(0), 8)};  // which a copy of the next run reads
   const emulator::PackedPhases phases = recorded(copies, 0);
   const emulator::LastCopies last(phases, 1, {});
   ByteRanges touched;
@@ -277,7 +277,8 @@ TEST_CASE("last copies: needless are those whose places the next run writes last
   touched.close();
   const emulator::PackedPhases others =
       recorded({copy(memory(0), argument(0), 4), copy(memory(100), argument(8), 40),
-                copy(memory(204), argument(8), 40), copy(memory(300), argument(8), 300)},
+                copy(memory(204), argument(8), 40), copy(memory(300), argument(8), 310),
+                copy(memory(700), memory(604), 4)},
                1);
   const emulator::LastCopies next(others, 1, touched);
   std::vector<size_t> left;
@@ -285,7 +286,22 @@ TEST_CASE("last copies: needless are those whose places the next run writes last
     CHECK(lane == &phases[1][0]);
     left.push_back(number);
   }
-  CHECK(left == std::vector<size_t>{0, 2, 3, 4});
+  CHECK(left == std::vector<size_t>{0, 2, 3, 4, 6});
+}
+
+TEST_CASE("ranges of bytes: thousands of them take the room of those that are apart") {
+  ByteRanges ranges;
+  for (int64_t i = 0; i < 20000; ++i) {
+    const int64_t at = i * 7919 % 20000 * 8;
+    ranges.add({at, at + 8});
+  }
+  ranges.add({200000, 200008});
+  CHECK(ranges.bytes() < 10000 * sizeof(ByteRanges::Range));
+  ranges.close();
+  CHECK(ranges.bytes() == 2 * sizeof(ByteRanges::Range));
+  CHECK(ranges.holds({0, 160000}));
+  CHECK(!ranges.meets({160000, 200000}));
+  CHECK(ranges.holds({200000, 200008}));
 }
 
 TEST_CASE("ranges of bytes, against one bit for each") {

@@ -1,8 +1,8 @@
 // The device contract (runtime/device.h), run against the devices of NPU_TEST_DEVICES: loads are
 // counted and repeated loads are free, streams outside their permissions are refused before
 // anything runs, arguments outside their buffers are refused, a run can be waited for with a
-// timeout and cancelled, runs beside each other end together, a failed run does not poison the next
-// one, unknown names are typed errors.
+// timeout and cancelled, runs beside each other end together, those of a series are right, a failed
+// run does not poison the next one, unknown names are typed errors.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -69,6 +69,38 @@ TEST_CASE("device: load is counted once per configuration, submit runs streams")
     CHECK(report.shim_read_bytes == 256);
     CHECK(report.shim_write_bytes == 256);
     CHECK(device->counters().submissions == 1);
+  }
+}
+
+TEST_CASE("device: runs of a series, also of two configurations in turn, have their results") {
+  for (const std::string& name : test_devices()) {
+    CAPTURE(name);
+    const auto device = open_device(name, "fast");
+    const arch::Generation generation = device->info().generation;
+    const auto configurations = {loopback(generation), loopback(generation)};
+    std::vector<std::shared_ptr<const PreparedStream>> streams;
+    const auto in = device->allocate(256), out = device->allocate(256);
+    const BufferRef refs[] = {{in.get(), 0, 256, Access::kRead},
+                              {out.get(), 0, 256, Access::kWrite}};
+    for (const auto& configuration : configurations) {
+      device->load(configuration);
+      streams.push_back(device->prepare(copy_stream(generation, 64)));
+      streams.back()->expect_repeats({});
+      for (int i = 0; i < 3; ++i) finish(*device->submit(streams.back(), refs));
+    }
+    for (int round = 0; round < 3; ++round) {
+      std::memset(in->host(), round + 1, 256);
+      in->sync_to_device(0, 256);
+      const Series series(*device);
+      for (const size_t of : {0, 0, 1, 0, 1, 1}) {
+        device->load(configurations.begin()[of]);
+        std::memset(out->host(), 0, 256);
+        out->sync_to_device(0, 256);
+        finish(*device->submit(streams[of], refs));
+        out->sync_from_device(0, 256);
+        CHECK(std::equal(in->host(), in->host() + 256, out->host()));
+      }
+    }
   }
 }
 

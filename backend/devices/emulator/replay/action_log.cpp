@@ -113,7 +113,13 @@ void ActionLog::close_serial() {
   phases_.back().push_back(std::exchange(serial_, {}));
   serial_.lists = lists_[0].get();
   serial_.touched = touched_[0].get();
-  bytes_ += phases_.back()[0].bytes();
+  count(phases_.back()[0].bytes());
+}
+
+// Lists may shrink again.
+void ActionLog::count(size_t bytes) {
+  bytes_ += bytes;
+  full_ = full_ || bytes_ > most_bytes_;
 }
 
 void ActionLog::begin_lanes(size_t count) {
@@ -136,8 +142,9 @@ void ActionLog::end_lanes() {
   bytes_ -= std::exchange(lists_bytes_, 0);
   for (const auto& lists : lists_) lists_bytes_ += lists->bytes();
   for (const auto& ranges : touched_) lists_bytes_ += ranges->bytes();
-  bytes_ += lists_bytes_;
-  for (const Lane& lane : lanes_) bytes_ += lane.bytes();
+  size_t all = lists_bytes_;
+  for (const Lane& lane : lanes_) all += lane.bytes();
+  count(all);
   if (!lanes_.empty()) phases_.push_back(std::exchange(lanes_, {}));
   lanes_.clear();
   for (auto& pool : pools_) pool->reuse();

@@ -148,7 +148,7 @@ class ActionLog {
   // The run does what only the register level can do. May be called by every thread.
   void refuse(const char* why);
   const char* refused() const { return refused_.load(std::memory_order_relaxed); }
-  bool full() const { return bytes_ > most_bytes_; }  // of more actions than fit
+  bool full() const { return full_; }  // it had more actions than fit, and lacks the rest
 
   // Blocks of this log's own, as many as the columns have: nothing else uses them.
   BlockPool& blocks(int column) { return *pools_[static_cast<size_t>(column)]; }
@@ -183,6 +183,7 @@ class ActionLog {
   Lane& lane();
   void put(Action action);
   void close_serial();
+  void count(size_t bytes);
 
   struct Range {
     const std::byte *begin, *end;
@@ -204,6 +205,7 @@ class ActionLog {
   Lane serial_;
   Phase lanes_;
   size_t bytes_ = 0;
+  bool full_ = false;
   std::atomic<const char*> refused_{nullptr};
 };
 

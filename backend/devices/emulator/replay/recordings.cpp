@@ -163,8 +163,6 @@ std::optional<Recordings::Found> Recordings::find(Array& array,
   if (all_.empty()) return std::nullopt;
   const std::optional<std::vector<ArgumentShape>> given = argument_shapes(arguments);
   if (!given) return std::nullopt;
-  const auto in_memory = [](const Kept& kept) { return kept.recording->steering.in_memory(); };
-  if (std::ranges::any_of(all_, in_memory)) array.leave_put_off();
   for (const auto& tile : array.tiles()) tile->aliases.flush_all();
   std::vector<std::byte*> begins;
   for (const Argument& argument : arguments) begins.push_back(argument.data);
@@ -181,6 +179,12 @@ std::optional<Recordings::Found> Recordings::find(Array& array,
     return Found{kept.recording, std::move(*distances)};
   }
   return std::nullopt;
+}
+
+bool Recordings::steered_by_memories() const {
+  const std::lock_guard<std::mutex> guard(memory_->mutex_);
+  return std::ranges::any_of(all_,
+                             [](const Kept& kept) { return kept.recording->steering.in_memory(); });
 }
 
 void Recordings::expect_repeats(std::span<const ArgumentRange> moving) {

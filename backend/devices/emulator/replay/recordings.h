@@ -61,6 +61,8 @@ class Recordings {
     std::vector<int64_t> moved;
   };
   std::optional<Found> find(Array& array, std::span<const Argument> arguments);
+  // Whether for that memories of tiles are compared, too.
+  bool steered_by_memories() const;
   bool enabled() const;  // there is memory for recordings
   StreamVersion& version() { return version_; }
   // The first run is worth recording; later ones have other addresses in these ranges.

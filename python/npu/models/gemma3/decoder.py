@@ -1,4 +1,4 @@
-"""A model's decode step on the array: one submission per token (npu.designs.decoder)."""
+"""A model's decode step on the array, all of a token (npu.designs.decoder)."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """The Gemma 3 text decoder: its weights and the forward pass over a KV cache.
 
-A token runs on the array as a whole (``npu.models.gemma3.decoder``): one submission from the
-embedding row to the logits. So do the layers of a prompt (``npu.models.gemma3.prefill``), chunk by
-chunk, whose output head follows for the tokens whose logits are wanted, and the next tokens of up
-to eight sequences, head included, with one pass over the weights, unless decode steps in turn take
-less time. Of models of other sizes than these run, the projections and the head are products on the
-array (bfloat16 operands, float32 accumulation), and what lies between them are operations of
-``npu.ops.host``. Structure: Gemma 3 technical report (arXiv 2503.19786); tensor names: llama.cpp's
-GGUF naming, whose norms store 1 + w.
+A token runs on the array as a whole (``npu.models.gemma3.decoder``), from the embedding row to the
+logits: one submission, or one per layer on emulated devices. So do the layers of a prompt
+(``npu.models.gemma3.prefill``), chunk by chunk, whose output head follows for the tokens whose
+logits are wanted, and the next tokens of up to eight sequences, head included, with one pass over
+the weights, unless decode steps in turn take less time. Of models of other sizes than these run,
+the projections and the head are products on the array (bfloat16 operands, float32 accumulation),
+and what lies between them are operations of ``npu.ops.host``. Structure: Gemma 3 technical report
+(arXiv 2503.19786); tensor names: llama.cpp's GGUF naming, whose norms store 1 + w.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Model:
 
     @property
     def decodes_on_array(self) -> bool:
-        """Whether a token is one submission. Models of sizes that the decode configuration does
+        """Whether a token runs as a whole. Models of sizes that the decode configuration does
         not run (docs/decoder.md) compute between the products on the CPU."""
         return self._decoder() is not None
 
