@@ -243,18 +243,13 @@ Decoder::Started Decoder::start(const DecoderToken& token, Place& at, size_t num
 
 std::vector<BufferRef> Decoder::arguments(const Started& token, const Place& at,
                                           const DecoderPart& part) const {
-  const auto range = [](const BufferRef& ref, const DecoderBytes& bytes) {
-    if (bytes.count() == 0) return BufferRef{};
-    return BufferRef{ref.buffer, ref.offset + static_cast<size_t>(bytes.first),
-                     static_cast<size_t>(bytes.count()), ref.access};
-  };
   Buffer* const buffer = token.space->buffer.get();
   const auto all = static_cast<size_t>(at.layout->bytes());
-  std::vector<BufferRef> out = {range({buffer, 0, all, Access::kReadWrite}, {0, part.workspace}),
-                                range({buffer, 0, all, Access::kRead}, part.constants),
+  std::vector<BufferRef> out = {part_of({buffer, 0, all, Access::kReadWrite}, {0, part.workspace}),
+                                part_of({buffer, 0, all, Access::kRead}, part.constants),
                                 token.pool->ref()};
   for (size_t i = 0; i < part.weights.size(); ++i) {
-    out.push_back(range(regions_->refs()[i], part.weights[i]));
+    out.push_back(part_of(regions_->refs()[i], part.weights[i]));
   }
   return out;
 }

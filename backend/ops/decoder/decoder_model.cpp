@@ -65,6 +65,13 @@ void check_store(const DecoderShape& s) {
 
 }  // namespace
 
+void DecoderBytes::add(const DecoderBytes& other) {
+  if (other.count() == 0) return;
+  const bool empty = count() == 0;
+  first = empty ? other.first : std::min(first, other.first);
+  end = empty ? other.end : std::max(end, other.end);
+}
+
 DecoderArray DecoderArray::of(const Configuration& configuration) {
   DecoderArray array;
   array.generation = configuration.generation;

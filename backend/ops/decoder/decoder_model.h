@@ -29,6 +29,15 @@ struct DecoderArray {
   int cores() const { return columns * kRows; }
 };
 
+// A range of bytes; empty where both are equal.
+struct DecoderBytes {
+  int64_t first = 0, end = 0;
+
+  int64_t count() const { return end - first; }
+  // Makes it one that holds the other, too.
+  void add(const DecoderBytes& other);
+};
+
 // Rows of a matrix in one format.
 struct DecoderSegment {
   int region = 0;      // which memory the blocks are in

@@ -68,13 +68,6 @@ void spread(const DecoderArray& array, int64_t first, int64_t row_blocks,
 
 }  // namespace
 
-void DecoderBytes::add(const DecoderBytes& other) {
-  if (other.count() == 0) return;
-  const bool empty = count() == 0;
-  first = empty ? other.first : std::min(first, other.first);
-  end = empty ? other.end : std::max(end, other.end);
-}
-
 int DecoderPass::active() const {
   return static_cast<int>(
       std::count_if(columns.begin(), columns.end(), [](const Column& c) { return c.rounds > 0; }));

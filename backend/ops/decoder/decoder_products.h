@@ -16,15 +16,6 @@
 
 namespace npu::ops {
 
-// A range of bytes; empty where both are equal.
-struct DecoderBytes {
-  int64_t first = 0, end = 0;
-
-  int64_t count() const { return end - first; }
-  // Makes it one that holds the other, too.
-  void add(const DecoderBytes& other);
-};
-
 struct DecoderPass {
   struct Column {
     int64_t first = 0;   // row-block of the lower core; the upper one begins `rounds` later

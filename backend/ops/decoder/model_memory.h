@@ -10,9 +10,18 @@
 #include <vector>
 
 #include "error.h"
+#include "ops/decoder/decoder_model.h"
 #include "runtime/operation.h"
 
 namespace npu::ops {
+
+// These bytes of an argument; none if they are none.
+inline BufferRef part_of(const BufferRef& argument, const DecoderBytes& bytes) {
+  if (bytes.count() == 0) return {};
+  BufferRef part = argument.after(static_cast<size_t>(bytes.first));
+  part.bytes = static_cast<size_t>(bytes.count());
+  return part;
+}
 
 // A copy in memory of the device.
 inline Wrapped copy_of(Device& device, std::span<const std::byte> memory, Access access) {

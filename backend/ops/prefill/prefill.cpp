@@ -223,21 +223,13 @@ BufferRef Prefill::headers(const PrefillPlan& plan) {
 
 namespace {
 
-// What of a region a part multiplies by.
-struct Weights {
-  int64_t first = 0, end = 0;  // bytes
-  void add(const DecoderSegment& segment) {
-    first = end == 0 ? segment.offset : std::min(first, segment.offset);
-    end = std::max(end, segment.offset + segment.bytes() + segment.slack());
-  }
-};
-
-// By region, of steps [first, last) of a plan.
-std::vector<Weights> weights_of(const DecoderModel& model, size_t first, size_t last) {
-  std::vector<Weights> all(model.region_bytes.size());
+// What of each region steps [first, last) of a plan multiply by.
+std::vector<DecoderBytes> weights_of(const DecoderModel& model, size_t first, size_t last) {
+  std::vector<DecoderBytes> all(model.region_bytes.size());
   const auto add = [&](const DecoderMatrix& matrix) {
     for (const DecoderSegment& segment : matrix) {
-      all[static_cast<size_t>(segment.region)].add(segment);
+      all[static_cast<size_t>(segment.region)].add(
+          {segment.offset, segment.offset + segment.bytes() + segment.slack()});
     }
   };
   const size_t layers = model.layers.size(), steps = PrefillPlan::kLayerSteps;
@@ -278,10 +270,9 @@ RunReport Prefill::submit_part(PrefillPlan& plan, const Part& part, const Place&
   std::vector<BufferRef> weights(regions_->refs().begin(), regions_->refs().end());
   std::vector<int64_t> origins;
   if (repeats) {
-    for (size_t region = 0; const Weights& used : weights_of(model_, part.first, part.last)) {
+    for (size_t region = 0; const DecoderBytes& used : weights_of(model_, part.first, part.last)) {
       BufferRef& argument = weights[region++];
-      argument = used.end == 0 ? BufferRef{} : argument.after(static_cast<size_t>(used.first));
-      argument.bytes = static_cast<size_t>(used.end - used.first);
+      argument = part_of(argument, used);
       origins.push_back(used.first);
     }
   }
