@@ -1,6 +1,8 @@
 // Checks of a decoder's description (decoder_model.h).
 #include "ops/decoder/decoder_model.h"
 
+#include <algorithm>
+
 #include "aie_kernels/vector_job.h"
 #include "error.h"
 #include "ops/block_weights.h"
