@@ -30,6 +30,8 @@ struct Weights {
     std::vector<int> calls;
     uint32_t times = 1;
     int64_t stride = kBlock;
+    uint32_t rows = 1;
+    int64_t row_stride = 0;
   };
   explicit Weights(const std::vector<Shape>& phases) {
     auto made = std::make_shared<Recording>();
@@ -68,7 +70,10 @@ struct Weights {
         }
         call.times = shape.times;
         call.stride = shape.times > 1 ? shape.stride : 0;
-        at += (shape.times - 1) * static_cast<size_t>(shape.stride) + kBlock;
+        call.rows = shape.rows;
+        call.row_stride = shape.row_stride;
+        at += (shape.rows - 1) * static_cast<size_t>(shape.row_stride) +
+              (shape.times - 1) * static_cast<size_t>(shape.stride) + kBlock;
         action.index = static_cast<uint32_t>(lane.calls.size());
         lane.actions.push_back(action);
         lane.calls.push_back(call);
@@ -128,6 +133,15 @@ TEST_CASE("read ahead: a thread's lanes of the next phase with weights") {
   CHECK(weights.fetched(ahead, 0) == Range{});  // there is none
   CHECK(weights.fetched(ahead, 1) == Range{});
   CHECK(!ReadAhead(*weights.run, 1).left());  // who waits for nobody
+}
+
+TEST_CASE("read ahead: all rows of a call if they follow each other, else the first") {
+  Weights follow({{{0}}, {{1}, 3, kBlock, 4, 3 * kBlock}});
+  ReadAhead ahead(*follow.run, 2);
+  CHECK(follow.fetched(ahead, 1) == Range{0, 12 * kBlock});
+  Weights apart({{{0}}, {{1}, 3, kBlock, 4, 5 * kBlock}});
+  ReadAhead of_first(*apart.run, 2);
+  CHECK(apart.fetched(of_first, 1) == Range{0, 3 * kBlock});
 }
 
 TEST_CASE("read ahead: up to a limit, and more threads than lanes") {

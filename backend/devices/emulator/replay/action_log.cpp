@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "devices/emulator/array.h"
+#include "devices/emulator/replay/call_rows.h"
 #include "devices/emulator/replay/forwarding.h"
 #include "host/thread_pool.h"
 #include "kernels/call.h"
@@ -66,7 +67,10 @@ void Lane::append(Lane&& other) {
         break;
     }
   }
-  for (CallAction& call : other.calls) call.first_move += static_cast<uint32_t>(moves.size());
+  for (CallAction& call : other.calls) {
+    call.first_move += static_cast<uint32_t>(moves.size());
+    if (call.next != 0) call.next += static_cast<uint32_t>(calls.size());
+  }
   append_list(actions, other.actions);
   append_list(walks, other.walks);
   append_list(moves, other.moves);
@@ -408,6 +412,7 @@ void ActionLog::shorten(Phase& phase, Patches& patches) const {
     std::erase_if(lane.actions, [](const Action& a) { return a.kind == Action::Kind::kSteer; });
     forward_results(lane, patches);
     find_shared(lane);
+    put_calls_in_rows(lane);
     lane.lists = nullptr;
     lane.touched = nullptr;
     lane.traces = {};

@@ -4,9 +4,12 @@
 // run beside each other, as agents of different columns do.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -101,6 +104,22 @@ struct Lane {
 
   std::span<const Move> moves_of(const CallAction& call) const {
     return std::span(moves).subspan(call.first_move, call.moves);
+  }
+  // body(place, trace, bytes) for each buffer of a call and its repeats, with the bytes from the
+  // first to behind the last one that they touch.
+  template <typename Body>
+  void each_buffer(size_t number, const Body& body) const {
+    const CallAction& call = calls[number];
+    std::array<Place, kernels::kMaxOperands> places;
+    std::copy_n(call.places, call.count, places.begin());
+    for (const Move& move : moves_of(call)) places[move.operand] = move.place;
+    for (size_t i = 0; i < call.count; ++i) {
+      if (call.operands[i].data == nullptr) continue;
+      const OperandTrace& trace = traces[number][i];
+      const int64_t moved = i == call.moving ? call.stride * (call.times - 1) : 0;
+      places[i].offset += std::min<int64_t>(moved, 0);
+      body(places[i], trace, trace.bytes + static_cast<uint64_t>(std::abs(moved)));
+    }
   }
   size_t bytes() const;
   void append(Lane&& other);

@@ -43,6 +43,10 @@ bool ByteRanges::meets(const Range& range) const {
   return first != nullptr && first->begin < range.end && range.begin < range.end;
 }
 
+bool ByteRanges::meets(const ByteRanges& others) const {
+  return std::ranges::any_of(others.all_, [&](const Range& range) { return meets(range); });
+}
+
 bool ByteRanges::holds(const Range& range) const {
   const Range* const first = first_ending_behind(range.begin);
   return first != nullptr && first->begin <= range.begin && range.end <= first->end;

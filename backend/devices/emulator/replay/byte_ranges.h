@@ -20,6 +20,7 @@ class ByteRanges {
   // Has to come before the questions below, and after all that is added.
   void close();
   bool meets(const Range& range) const;  // some of it
+  bool meets(const ByteRanges& others) const;
   bool holds(const Range& range) const;  // all of it
   size_t bytes() const { return all_.size() * sizeof(Range); }
 

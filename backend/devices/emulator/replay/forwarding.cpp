@@ -2,7 +2,6 @@
 #include "devices/emulator/replay/forwarding.h"
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <map>
 #include <span>
@@ -65,7 +64,7 @@ class Forwarding {
   using Contents = std::map<int64_t, Content>;  // of memories, by address
 
   void visit(size_t number);
-  void visit_call(size_t number, const CallAction& call);
+  void visit_call(size_t number);
   Contents::iterator first_in(const Place& place);
   void read(size_t number, const Place& place, uint64_t bytes, bool copy);
   void write(size_t number, const Place& place, uint64_t bytes, bool whole);
@@ -140,25 +139,14 @@ void Forwarding::walk(size_t number, Walk walk, const Place& base, uint64_t word
   write(number, begin, bytes, false);
 }
 
-void Forwarding::visit_call(size_t number, const CallAction& call) {
-  const std::span traces(lane_.traces[lane_.actions[number].index], call.count);
-  std::array<Place, kernels::kMaxOperands> places;
-  std::copy_n(call.places, call.count, places.begin());
-  for (const Move& move : lane_.moves_of(call)) places[move.operand] = move.place;
-  const auto each = [&](const auto& body) {
-    for (size_t i = 0; i < call.count; ++i) {
-      if (call.operands[i].data == nullptr) continue;
-      const int64_t moved = i == call.moving ? call.stride * (call.times - 1) : 0;
-      Place place = places[i];
-      place.offset += std::min<int64_t>(moved, 0);
-      body(place, traces[i], traces[i].bytes + static_cast<uint64_t>(std::abs(moved)));
-    }
-  };
-  each([&](const Place& place, const OperandTrace& trace, uint64_t bytes) {
+void Forwarding::visit_call(size_t number) {
+  const size_t index = lane_.actions[number].index;
+  lane_.each_buffer(index, [&](const Place& place, const OperandTrace& trace, uint64_t bytes) {
     if (!trace.filled) read(number, place, bytes, false);
   });
-  each([&](const Place& place, const OperandTrace& trace, uint64_t bytes) {
-    if (trace.written != 0) write(number, place, bytes, trace.filled && call.times == 1);
+  lane_.each_buffer(index, [&](const Place& place, const OperandTrace& trace, uint64_t bytes) {
+    if (trace.written != 0)
+      write(number, place, bytes, trace.filled && lane_.calls[index].times == 1);
   });
 }
 
@@ -185,7 +173,7 @@ void Forwarding::visit(size_t number) {
       write(number, action.to, kWordBytes, false);
       break;
     case Action::Kind::kCall:
-      visit_call(number, lane_.calls[action.index]);
+      visit_call(number);
       break;
     case Action::Kind::kUnpack:
     case Action::Kind::kSteer:

@@ -23,38 +23,47 @@ struct Cursor {
   const CallAction& call() const { return lane->calls[lane->actions[next].index]; }
 };
 
+// Whether calls are as many of the same kernel, wherever their operands lie.
+bool alike(const CallAction& a, const CallAction& b) {
+  const auto *const one = a.function->target<HostKernel>(), *const other =
+                                                                b.function->target<HostKernel>();
+  return one != nullptr && other != nullptr && *one == *other && a.shared == b.shared &&
+         a.count == b.count && a.times == b.times && a.moving == b.moving && a.stride == b.stride &&
+         a.rows == b.rows && a.row_stride == b.row_stride;
+}
+
 // Makes the first of these calls, with all that read the same: those leave the list.
 void call_together(std::vector<Cursor*>& waiting) {
   const Cursor& first = *waiting.front();
   const CallAction& model = first.call();
-  const auto* const kernel = model.function->target<HostKernel>();
-  if (kernel == nullptr || waiting.size() == 1) {
+  if (waiting.size() == 1 || !alike(model, model)) {
     first.run->call(*first.lane, model);
     waiting.erase(waiting.begin());
     return;
   }
-  std::array<OperandRoom, JointReplay::kMost> rooms;
+  std::array<PlacedCall, JointReplay::kMost> placed;
   std::array<KernelArgument*, JointReplay::kMost> calls;
   std::array<CoreState*, JointReplay::kMost> cores;
   size_t count = 0;
   const size_t shared = model.shared - size_t{1};
   std::erase_if(waiting, [&](const Cursor* cursor) {
     const CallAction& call = cursor->call();
-    const auto* const other = call.function->target<HostKernel>();
-    if (other == nullptr || *other != *kernel || call.shared != model.shared ||
-        call.count != model.count || call.times != model.times || call.moving != model.moving ||
-        call.stride != model.stride) {
-      return false;
-    }
-    KernelArgument* const to = rooms[count].data();
-    cursor->run->put_operands(*cursor->lane, call, to);
-    if (to[shared].data != rooms[0].data()[shared].data) return false;
-    calls[count] = to;
-    cores[count++] = &cursor->run->modes(call);
+    if (!alike(model, call)) return false;
+    PlacedCall& to = placed[count];
+    to.put(*cursor->run, *cursor->lane, call);
+    if (to.operands()[shared].data != placed[0].operands()[shared].data) return false;
+    calls[count] = to.operands();
+    cores[count++] = &to.modes();
     return true;
   });
-  kernel->repeat_joint(std::span(calls).first(count), std::span(cores).first(count), model.count,
-                       model.times, model.moving, model.stride);
+  const auto all = std::span(placed).first(count);
+  const auto* const kernel = model.function->target<HostKernel>();
+  for (uint32_t row = 0; row < model.rows; ++row) {
+    for (PlacedCall& call : all) call.go_to(row);
+    kernel->repeat_joint(std::span(calls).first(count), std::span(cores).first(count), model.count,
+                         model.times, model.moving, model.stride);
+    for (PlacedCall& call : all) call.make_next();
+  }
 }
 
 // One lane of all runs that have it.

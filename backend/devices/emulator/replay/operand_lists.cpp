@@ -87,7 +87,7 @@ const OperandTrace* OperandLists::find(CallAction& call, const Operands& operand
 bool OperandLists::join(CallAction& last, std::span<const Move> before, const CallAction& call,
                         std::span<const Move> now) {
   if (last.operands != call.operands) return false;
-  uint32_t moving = last.moving;
+  uint8_t moving = last.times > 1 ? last.moving : call.moving;
   int64_t distance = 0;
   for (auto was = before.begin(), is = now.begin(); was != before.end() || is != now.end();) {
     const uint32_t number = std::min(was != before.end() ? was->operand : kernels::kMaxOperands,
@@ -96,19 +96,20 @@ bool OperandLists::join(CallAction& last, std::span<const Move> before, const Ca
     const Move& from = was != before.end() && was->operand == number ? *was++ : listed;
     const Move& to = is != now.end() && is->operand == number ? *is++ : listed;
     if (from.packed == to.packed && from.place == to.place) continue;
-    if (distance != 0 || from.packed != to.packed) return false;
-    moving = number;
-    distance = to.place.offset - from.place.offset;
-  }
-  if (last.times > 1) {
-    if (distance != last.stride * last.times || (distance != 0 && moving != last.moving)) {
+    const bool repeated = last.times > 1 || call.times > 1;
+    if (distance != 0 || from.packed != to.packed || (repeated && number != moving) ||
+        !from.place.moves_with(to.place)) {
       return false;
     }
-  } else {
-    last.moving = static_cast<uint8_t>(moving);
-    last.stride = distance;
+    moving = static_cast<uint8_t>(number);
+    distance = to.place.offset - from.place.offset;
   }
-  ++last.times;
+  const int64_t stride = last.times > 1 ? last.stride : call.times > 1 ? call.stride : distance;
+  if (distance != stride * last.times) return false;
+  if (call.times > 1 && (call.stride != stride || call.moving != moving)) return false;
+  last.moving = moving;
+  last.stride = stride;
+  last.times += call.times;
   return true;
 }
 

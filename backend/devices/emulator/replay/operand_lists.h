@@ -29,6 +29,8 @@ struct Place {
   uint32_t base = kAbsolute;  // argument + 1
   uint32_t patch = 0;         // the address patch of the stream that it moves with; 0: none
   bool operator==(const Place&) const = default;
+  // Whether they are as far from each other in every run.
+  bool moves_with(const Place& other) const { return base == other.base && patch == other.patch; }
 };
 
 // What is known of an operand while the run is recorded (steering.h): bytes that the call accesses
@@ -90,7 +92,8 @@ class Moves {
   size_t count_ = 0;
 };
 
-// A call, or several in a row that differ in the place of one operand.
+// A call, or several in a row that differ in the place of one operand; or rows of these, each with
+// a call of another kernel behind it (call_rows.h).
 struct CallAction {
   using Function = std::function<void(std::span<const KernelArgument>, CoreState&)>;
   const Function* function = nullptr;
@@ -105,6 +108,10 @@ struct CallAction {
   uint16_t based = 0;  // bit i: operand i has no absolute place
   uint32_t first_move = 0, times = 1;
   int64_t stride = 0;
+  uint32_t rows = 1;
+  uint32_t next =
+      0;  // the lane's call behind each row, + 1, which moves by its own stride; 0: none
+  int64_t row_stride = 0;  // of the moving operand
 
   // Of an operand that lies in an argument; elsewhere none.
   Place place_of(size_t operand, std::span<const Move> own_moves) const {
@@ -131,8 +138,8 @@ class OperandLists {
   // Gives it a new one.
   const OperandTrace* add(CallAction& call, const Operands& operands,
                           const kernels::Declaration& kernel);
-  // Makes a call, which moves operands as `now`, one more of those that `last` stands for, with its
-  // moves. False if it is not the next of a row.
+  // Makes a call, which moves operands as `now`, or what repeats it, more of those that `last`
+  // stands for, with its moves. False if it is not the next of them.
   static bool join(CallAction& last, std::span<const Move> before, const CallAction& call,
                    std::span<const Move> now);
   size_t bytes() const {

@@ -71,23 +71,56 @@ CoreState& Replay::modes(const CallAction& call) const {
   return *reinterpret_cast<CoreState*>(in_run(reinterpret_cast<std::byte*>(call.state)));
 }
 
+void PlacedCall::put(const Replay& run, const PackedLane& lane, const CallAction& call) {
+  run_ = &run;
+  call_ = &call;
+  run.put_operands(lane, call, room_.data());
+  first_ = room_.data()[call.moving].data;
+  next_ = nullptr;
+  if (call.next == 0) return;
+  next_ = &lane.calls[call.next - 1];
+  run.put_operands(lane, *next_, next_room_.data());
+  first_next_ = next_room_.data()[next_->moving].data;
+}
+
+// Repeats may have left the operand elsewhere.
+void PlacedCall::go_to(uint32_t row) {
+  room_.data()[call_->moving].data = first_ + row * call_->row_stride;
+  if (next_ == nullptr) return;
+  next_room_.data()[next_->moving].data = first_next_ + row * next_->stride;
+}
+
+void PlacedCall::make() {
+  const std::span operands(room_.data(), call_->count);
+  if (const auto* const kernel = call_->function->target<HostKernel>()) {
+    return kernel->repeat(operands, modes(), call_->times, call_->moving, call_->stride);
+  }
+  for (uint32_t i = 0; i < call_->times; ++i) {
+    (*call_->function)(operands, modes());
+    operands[call_->moving].data += call_->stride;
+  }
+}
+
+void PlacedCall::make_next() {
+  if (next_ == nullptr) return;
+  const std::span operands(next_room_.data(), next_->count);
+  CoreState& core = run_->modes(*next_);
+  const auto* const kernel = next_->function->target<HostKernel>();
+  kernel ? (*kernel)(operands, core) : (*next_->function)(operands, core);
+}
+
 void Replay::call(const PackedLane& lane, const CallAction& call) const {
-  const auto* const kernel = call.function->target<HostKernel>();
-  CoreState& core = modes(call);
-  if (own_ == nullptr && call.based == 0 && call.times == 1 && call.moves == 0) {
+  if (own_ == nullptr && call.based == 0 && call.times == 1 && call.moves == 0 && call.rows == 1) {
+    const auto* const kernel = call.function->target<HostKernel>();
     const std::span operands(call.operands, call.count);
-    return kernel ? (*kernel)(operands, core) : (*call.function)(operands, core);
+    return kernel ? (*kernel)(operands, modes(call)) : (*call.function)(operands, modes(call));
   }
-  OperandRoom room;
-  KernelArgument* const arguments = room.data();
-  put_operands(lane, call, arguments);
-  const std::span operands(arguments, call.count);
-  if (kernel != nullptr) {
-    return kernel->repeat(operands, core, call.times, call.moving, call.stride);
-  }
-  for (uint32_t i = 0; i < call.times; ++i) {
-    (*call.function)(operands, core);
-    arguments[call.moving].data += call.stride;
+  PlacedCall placed;
+  placed.put(*this, lane, call);
+  for (uint32_t row = 0; row < call.rows; ++row) {
+    placed.go_to(row);
+    placed.make();
+    placed.make_next();
   }
 }
 
@@ -184,8 +217,10 @@ std::span<const std::byte> Replay::shared_operand(const PackedLane& lane, size_t
   const size_t operand = call.shared - size_t{1};
   const Place place = call.place_of(operand, lane.moves_of(call));
   if (place.base == Place::kAbsolute) return {};
-  const bool row = call.times > 1 && call.moving == operand && call.stride > 0;
-  const int64_t repeats = row ? (call.times - int64_t{1}) * call.stride : 0;
+  const bool moves = call.moving == operand && call.stride > 0;
+  const bool follow = moves && call.row_stride == call.times * call.stride;
+  const int64_t calls = follow ? int64_t{call.times} * call.rows : call.times;
+  const int64_t repeats = moves ? (calls - 1) * call.stride : 0;
   const std::byte *const first = at(place), *const end = ends_[place.base];
   assert(first <= end);
   // An operand says how much there is, which is more than the last one may have.

@@ -78,8 +78,8 @@ class Replay {
   void put_operands(const PackedLane& lane, const CallAction& call, KernelArgument* to) const;
   CoreState& modes(const CallAction& call) const;
   void call(const PackedLane& lane, const CallAction& call) const;
-  // What a call and its repeats read that other runs read, too, from its first to its last byte, as
-  // far as the argument goes; nothing of other actions.
+  // What a call, its repeats and its rows, if they follow each other, read that other runs read,
+  // too, from its first to its last byte, as far as the argument goes; nothing of other actions.
   std::span<const std::byte> shared_operand(const PackedLane& lane, size_t action) const;
   // Fetches what the calls among the next few actions begin with, up to the first one that shares
   // weights: the call before takes long, and other runs and weights have pushed them out of caches.
@@ -102,6 +102,23 @@ class Replay {
   std::vector<int64_t> moved_;            // by Place::patch
   const OwnMemory* own_;
   size_t next_ = 0, end_;
+};
+
+// A call of a run with its operands, and with the one behind each of its rows.
+class PlacedCall {
+ public:
+  void put(const Replay& run, const PackedLane& lane, const CallAction& call);
+  KernelArgument* operands() { return room_.data(); }
+  CoreState& modes() const { return run_->modes(*call_); }
+  void go_to(uint32_t row);
+  void make();
+  void make_next();  // if any
+
+ private:
+  const Replay* run_;
+  const CallAction *call_, *next_;  // next_: null if there is none
+  std::byte *first_, *first_next_;  // moving operands of the first row
+  OperandRoom room_, next_room_;
 };
 
 }  // namespace npu::emulator

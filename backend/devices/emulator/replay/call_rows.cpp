@@ -1,0 +1,240 @@
+// Finding calls that make rows (call_rows.h).
+#include "devices/emulator/replay/call_rows.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace npu::emulator {
+
+namespace {
+
+// Cores that take turns may have reasons to, such as an operand that is in the cache: another order
+// has to leave at most this part of the actions.
+constexpr size_t kWorth = 2;
+
+// What the calls of a core touch, by Place::base and Place::patch.
+class Touched {
+ public:
+  void add(const Lane& lane, size_t number) {
+    lane.each_buffer(number, [&](const Place& place, const OperandTrace& trace, uint64_t bytes) {
+      Bytes& known = all_[{place.base, place.patch}];
+      const ByteRanges::Range range{place.offset, place.offset + static_cast<int64_t>(bytes)};
+      known.touched.add(range);
+      if (trace.written != 0) known.written.add(range);
+      known.writes |= trace.written != 0;
+    });
+  }
+  void close() {
+    for (auto& [where, bytes] : all_) {
+      bytes.touched.close();
+      bytes.written.close();
+    }
+  }
+  // Whether it writes what the other one touches, perhaps in another run.
+  bool disturbs(const Touched& other) const {
+    return std::ranges::any_of(all_, [&](const auto& own) {
+      if (!own.second.writes) return false;
+      return std::ranges::any_of(other.all_, [&](const auto& its) {
+        if (own.first.first != its.first.first) return false;
+        return own.first.second != its.first.second || own.second.written.meets(its.second.touched);
+      });
+    });
+  }
+
+ private:
+  struct Bytes {
+    ByteRanges touched, written;
+    bool writes = false;
+  };
+  std::map<std::pair<uint32_t, uint32_t>, Bytes> all_;
+};
+
+// How a call differs from one before it: nothing but the place of one operand, in an argument.
+struct Step {
+  uint8_t operand = 0;
+  int64_t distance = 0;
+};
+
+class Rows {
+ public:
+  explicit Rows(Lane& lane) : lane_(lane) {}
+
+  void run() {
+    std::vector<Action> left;
+    for (auto at = lane_.actions.begin(); at != lane_.actions.end();) {
+      const auto is_call = [](const Action& a) { return a.kind == Action::Kind::kCall; };
+      const auto calls = std::find_if(at, lane_.actions.end(), is_call);
+      const auto end = std::find_if_not(calls, lane_.actions.end(), is_call);
+      left.insert(left.end(), at, calls);
+      shorten({calls, end});
+      left.insert(left.end(), calls, calls + static_cast<std::ptrdiff_t>(kept_));
+      at = end;
+    }
+    lane_.actions = std::move(left);
+  }
+
+ private:
+  struct Resolved {
+    Place place;
+    const PackedOperand* packed;
+  };
+  using Calls = std::vector<std::pair<uint32_t, CallAction>>;  // with their numbers
+
+  void shorten(std::span<Action> actions);
+  std::optional<std::vector<uint32_t>> by_core(std::span<const Action> actions) const;
+  void join(std::span<const uint32_t> order);
+  void find_rows();
+  uint32_t rows_from(size_t first, Step& own, Step& next) const;
+  Resolved resolve(const CallAction& call, uint8_t operand) const;
+  std::optional<Step> step(const CallAction& from, const CallAction& to) const;
+
+  Lane& lane_;
+  Calls calls_;   // of the actions that are being shortened
+  Calls behind_;  // their rows
+  size_t kept_ = 0;
+};
+
+// The order of calls with those of each core together; nullopt if that is the same, or another one
+// than the cores rely on.
+std::optional<std::vector<uint32_t>> Rows::by_core(std::span<const Action> actions) const {
+  std::vector<const CoreState*> cores;
+  std::vector<std::vector<uint32_t>> numbers;
+  for (const Action& action : actions) {
+    const CoreState* const core = lane_.calls[action.index].state;
+    const auto known = static_cast<size_t>(std::ranges::find(cores, core) - cores.begin());
+    if (known == cores.size()) {
+      cores.push_back(core);
+      numbers.emplace_back();
+    }
+    numbers[known].push_back(action.index);
+  }
+  if (cores.size() < 2) return std::nullopt;
+  std::vector<Touched> touched(cores.size());
+  for (size_t i = 0; i < cores.size(); ++i) {
+    for (const uint32_t number : numbers[i]) touched[i].add(lane_, number);
+    touched[i].close();
+  }
+  std::vector<uint32_t> order;
+  for (size_t i = 0; i < cores.size(); ++i) {
+    for (size_t other = 0; other < cores.size(); ++other) {
+      if (other != i && touched[i].disturbs(touched[other])) return std::nullopt;
+    }
+    order.insert(order.end(), numbers[i].begin(), numbers[i].end());
+  }
+  return order;
+}
+
+void Rows::join(std::span<const uint32_t> order) {
+  calls_.clear();
+  for (const uint32_t number : order) {
+    const CallAction& call = lane_.calls[number];
+    if (!calls_.empty()) {
+      CallAction& last = calls_.back().second;
+      if (OperandLists::join(last, lane_.moves_of(last), call, lane_.moves_of(call))) continue;
+    }
+    calls_.emplace_back(number, call);
+  }
+}
+
+Rows::Resolved Rows::resolve(const CallAction& call, uint8_t operand) const {
+  for (const Move& move : lane_.moves_of(call)) {
+    if (move.operand == operand) return {move.place, move.packed};
+  }
+  return {call.places[operand], call.operands[operand].packed};
+}
+
+std::optional<Step> Rows::step(const CallAction& from, const CallAction& to) const {
+  if (from.function != to.function || from.state != to.state || from.count != to.count ||
+      from.shared != to.shared || from.times != to.times || from.stride != to.stride ||
+      (from.times > 1 && from.moving != to.moving)) {
+    return std::nullopt;
+  }
+  Step found;
+  for (uint8_t i = 0; i < from.count; ++i) {
+    const KernelArgument &was = from.operands[i], &is = to.operands[i];
+    if ((was.data == nullptr) != (is.data == nullptr) || was.value != is.value) return std::nullopt;
+    if (was.data == nullptr) continue;
+    const Resolved before = resolve(from, i), now = resolve(to, i);
+    if (before.packed != now.packed) return std::nullopt;
+    if (before.place == now.place) continue;
+    const bool other = from.times > 1 && i != from.moving;
+    if (found.distance != 0 || other || !before.place.moves_with(now.place) ||
+        now.place.base == Place::kAbsolute) {
+      return std::nullopt;
+    }
+    found = {i, now.place.offset - before.place.offset};
+  }
+  return found;
+}
+
+// How often a call and the one behind it come, each as far from the one before.
+uint32_t Rows::rows_from(size_t first, Step& own, Step& next) const {
+  uint32_t rows = 1;
+  const auto follows = [&](size_t number, Step& all) {
+    const std::optional<Step> found = step(calls_[number].second, calls_[number + 2 * rows].second);
+    if (!found) return false;
+    if (rows == 1) all = *found;
+    return found->distance == all.distance * rows &&
+           (found->distance == 0 || found->operand == all.operand);
+  };
+  while (first + 2 * rows + 1 < calls_.size() && follows(first, own) && follows(first + 1, next)) {
+    ++rows;
+  }
+  return rows;
+}
+
+void Rows::find_rows() {
+  Calls left;
+  behind_.clear();
+  for (size_t i = 0; i < calls_.size();) {
+    auto& [number, call] = calls_[i];
+    left.emplace_back(number, call);
+    Step own, next;
+    const bool may = i + 1 < calls_.size() && calls_[i + 1].second.times == 1 &&
+                     calls_[i + 1].second.shared == 0;
+    const uint32_t rows = may ? rows_from(i, own, next) : 1;
+    if (rows == 1) {
+      ++i;
+      continue;
+    }
+    CallAction& first = left.back().second;
+    first.rows = rows;
+    first.row_stride = own.distance;
+    if (own.distance != 0) first.moving = own.operand;
+    first.next = calls_[i + 1].first + 1;
+    behind_.push_back(calls_[i + 1]);
+    behind_.back().second.moving = next.operand;
+    behind_.back().second.stride = next.distance;
+    i += 2 * size_t{rows};
+  }
+  calls_ = std::move(left);
+}
+
+// Puts what is left of them first.
+void Rows::shorten(std::span<Action> actions) {
+  kept_ = actions.size();
+  if (actions.size() < 2) return;
+  const std::optional<std::vector<uint32_t>> cores = by_core(actions);
+  std::vector<uint32_t> order;
+  for (const Action& action : actions) order.push_back(action.index);
+  join(cores ? *cores : order);
+  find_rows();
+  if (cores && calls_.size() > actions.size() / kWorth) return;
+  kept_ = calls_.size();
+  for (size_t i = 0; i < kept_; ++i) {
+    const auto& [number, call] = calls_[i];
+    actions[i].index = number;
+    lane_.calls[number] = call;
+  }
+  for (const auto& [number, call] : behind_) lane_.calls[number] = call;
+}
+
+}  // namespace
+
+void put_calls_in_rows(Lane& lane) { Rows(lane).run(); }
+
+}  // namespace npu::emulator
