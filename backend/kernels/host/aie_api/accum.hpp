@@ -105,15 +105,13 @@ class accum {
     const rounding_mode mode = get_rounding();
     uint16_t narrowed[N];
     if (mode == rounding_mode::conv_even) {
-      for (unsigned i = 0; i < N; ++i) {
-        narrowed[i] = detail::narrow_bf16_even(__builtin_bit_cast(uint32_t, data_[i]));
-      }
+      detail::narrow_bf16_even<N>(data_, narrowed);
     } else {
       for (unsigned i = 0; i < N; ++i) {
         narrowed[i] = detail::narrow_bf16(__builtin_bit_cast(uint32_t, data_[i]), mode);
       }
     }
-    for (unsigned i = 0; i < N; ++i) out.set(bfloat16{narrowed[i]}, i);
+    out.load(reinterpret_cast<const bfloat16*>(narrowed));
   }
 
   alignas(sizeof(value_type) * N < 64 ? sizeof(value_type) * N : 64) value_type data_[N];

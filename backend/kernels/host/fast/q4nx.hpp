@@ -25,12 +25,37 @@ AIE_HOST_INLINE __m512i code_pairs(const uint8_t* columns, __m512i bytes, __m512
                                    _mm512_set1_epi32(0x43004300), 0xEA);
 }
 
-// Rows of a half in the order of q4_few's sums: in 128-bit lanes pairs of rows 0-3 (of columns 0
-// and 1, then 2 and 3 of four) and 4-7; even rows are one vector, odd ones another.
+// Rows of a half from q4_few's sums: pairs of lanes have a row's columns 0 and 1, and 2 and 3, of
+// four; even rows are one vector, odd ones another.
 AIE_HOST_INLINE __m512 rows_in_order(__m512 even, __m512 odd) {
-  const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 8, 24, 9, 25, 10, 26, 11, 27);
-  const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(4));
-  return _mm512_permutex2var_ps(even, first, odd) + _mm512_permutex2var_ps(even, second, odd);
+  const __m512 first = _mm512_mask_shuffle_ps(even, 0xAAAA, odd, odd, 0xA0);
+  const __m512 second = _mm512_mask_shuffle_ps(odd, 0x5555, even, even, 0xF5);
+  return first + second;
+}
+
+inline constexpr int32_t kQ4Many = 8;
+
+// Sums of eight groups of x: of every other pair of columns, then both together (of two NaNs either
+// may be the sum).
+AIE_HOST_INLINE void q4_totals(const uint16_t* const (&groups)[kQ4Many], float (&totals)[kQ4Many]) {
+  const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3F80);
+  const __m512i every_other = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 0, 0, 0, 0, 0, 0, 0, 0);
+  __m512 sums = _mm512_setzero_ps();  // of every other pair, group after group
+  unroll<kQ4Group / 8>([&](auto step) {
+    const auto eight_columns = [&](int32_t first) {  // of every other group
+      const auto of = [&](int32_t v) {
+        return _mm_loadu_si128((const __m128i*)groups[first + v] + step.value);
+      };
+      return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_set_m128i(of(2), of(0))),
+                                _mm256_set_m128i(of(6), of(4)), 1);
+    };
+    const __m512i even = eight_columns(0), odd = eight_columns(1);
+    sums = _mm512_dpbf16_ps(sums, (__m512bh)_mm512_unpacklo_epi64(even, odd), ones);
+    sums = _mm512_dpbf16_ps(sums, (__m512bh)_mm512_unpackhi_epi64(even, odd), ones);
+  });
+  sums += _mm512_permute_ps(sums, 0xB1);
+  const __m512 all = _mm512_permutexvar_ps(every_other, sums);
+  _mm256_storeu_ps(totals, _mm512_castps512_ps256(all));
 }
 
 // y += block x for up to four lines of 256: four columns at a time and four sums of each half, so
@@ -46,18 +71,20 @@ template <bool kMinima, int32_t kVectors, typename Vectors>
     sums[v.value] = vectors.sums(v.value);
   });
   // Of eight columns the first four, or the others. Byte j of two columns' eight fills two 16-bit
-  // words, whose upper halves are masked out: in 128-bit lanes bytes 0-3 of columns 0 and 1, of 2
-  // and 3, then 4-7.
-  const __m128i pair = _mm_setr_epi8(0, 0, 8, 8, 1, 1, 9, 9, 2, 2, 10, 10, 3, 3, 11, 11);
-  const __m512i lanes_at =
-      _mm512_setr_epi64(0, 0, 0x1010101010101010, 0x1010101010101010, 0x0404040404040404,
-                        0x0404040404040404, 0x1414141414141414, 0x1414141414141414);
-  const __m512i first_four = _mm512_add_epi8(_mm512_broadcast_i32x4(pair), lanes_at);
+  // words, whose upper halves are masked out: that of columns 0 and 1, then of 2 and 3.
+  const __m512i byte = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+  const __m512i first_four =
+      _mm512_add_epi8(_mm512_mullo_epi32(byte, _mm512_set1_epi32(0x01010101)),
+                      _mm512_set1_epi64(0x1818101008080000));
   const __m512i bytes[2] = {first_four, _mm512_add_epi8(first_four, _mm512_set1_epi8(32))};
-  const __m512i pairs = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1);
   const __m512i code = _mm512_set1_epi32(0x000F000F), plus_128 = _mm512_set1_epi32(0x43004300);
-  const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3F80);
   const __m512 zero = _mm512_set1_ps(128 + kQ4Zero<kMinima>);
+  alignas(32) float totals[kVectors][kQ4Groups];
+  unroll<kVectors>([&](auto v) {
+    const uint16_t* parts[kQ4Groups];
+    unroll<kQ4Groups>([&](auto g) { parts[g.value] = lines[v.value] + g.value * kQ4Group; });
+    q4_totals(parts, totals[v.value]);
+  });
   __m512 rows[2][kVectors];
   unroll<2>([&](auto half) {
     unroll<kVectors>([&](auto v) {
@@ -66,15 +93,14 @@ template <bool kMinima, int32_t kVectors, typename Vectors>
   });
   const int32_t groups = q4_groups<kMinima>(block, lines);
   for (int32_t g = 0; g < groups; ++g) {
-    __m512 even[2][kVectors] = {}, odd[2][kVectors] = {}, totals[kVectors] = {};
+    __m512 even[2][kVectors] = {}, odd[2][kVectors] = {};
     unroll<kQ4Group / 4>([&](auto quad) {
       const int32_t c = g * kQ4Group + static_cast<int32_t>(4 * quad.value);
       __m512bh factors[kVectors];
       unroll<kVectors>([&](auto v) {
         long long four;
         __builtin_memcpy(&four, lines[v.value] + c, 8);
-        factors[v.value] = (__m512bh)_mm512_permutexvar_epi32(pairs, _mm512_set1_epi64(four));
-        totals[v.value] = _mm512_dpbf16_ps(totals[v.value], factors[v.value], ones);
+        factors[v.value] = (__m512bh)_mm512_set1_epi64(four);
       });
       unroll<2>([&](auto half) {
         constexpr int32_t kSteps = kQ4Group / 2;
@@ -95,22 +121,20 @@ template <bool kMinima, int32_t kVectors, typename Vectors>
         });
       });
     });
-    unroll<kVectors>([&](auto v) {
-      totals[v.value] += _mm512_shuffle_f32x4(totals[v.value], totals[v.value], 0xB1);
-    });
     unroll<2>([&](auto half) {
       const int32_t at = g * kQ4Rows + static_cast<int32_t>(half.value) * kQ4HalfRows;
       const auto scale = (__m512)widen_bf16(d + at);
       unroll<kVectors>([&](auto v) {
         __m512& row = rows[half.value][v.value];
         const __m512 sum = rows_in_order(even[half.value][v.value], odd[half.value][v.value]);
-        row = _mm512_fmadd_ps(scale, _mm512_fnmadd_ps(zero, totals[v.value], sum), row);
+        const __m512 total = _mm512_set1_ps(totals[v.value][g]);
+        row = _mm512_fmadd_ps(scale, _mm512_fnmadd_ps(zero, total, sum), row);
       });
       if constexpr (kMinima) {
         const auto minimum = (__m512)widen_bf16(m + at);
         unroll<kVectors>([&](auto v) {
           __m512& row = rows[half.value][v.value];
-          row = _mm512_fmadd_ps(minimum, totals[v.value], row);
+          row = _mm512_fmadd_ps(minimum, _mm512_set1_ps(totals[v.value][g]), row);
         });
       }
     });
@@ -121,34 +145,6 @@ template <bool kMinima, int32_t kVectors, typename Vectors>
       _mm512_storeu_ps(sums[v.value] + half.value * kQ4HalfRows, rows[half.value][v.value]);
     });
   });
-}
-
-inline constexpr int32_t kQ4Many = 8;
-
-// Sums of the groups of eight lines, each added in the order of q4_few (of two NaNs either may be
-// the sum).
-inline void q4_totals(const uint16_t* const (&lines)[kQ4Many],
-                      float (&totals)[kQ4Groups][kQ4Many]) {
-  const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3F80);
-  const __m512i every_other = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 0, 0, 0, 0, 0, 0, 0, 0);
-  for (int32_t g = 0; g < kQ4Groups; ++g) {
-    __m512 sums = _mm512_setzero_ps();  // of every other pair of columns, line after line
-    unroll<kQ4Group / 8>([&](auto step) {
-      const auto eight_columns = [&](int32_t first) {  // of every other line
-        const auto of = [&](int32_t v) {
-          return _mm_loadu_si128((const __m128i*)(lines[first + v] + g * kQ4Group) + step.value);
-        };
-        return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_set_m128i(of(2), of(0))),
-                                  _mm256_set_m128i(of(6), of(4)), 1);
-      };
-      const __m512i even = eight_columns(0), odd = eight_columns(1);
-      sums = _mm512_dpbf16_ps(sums, (__m512bh)_mm512_unpacklo_epi64(even, odd), ones);
-      sums = _mm512_dpbf16_ps(sums, (__m512bh)_mm512_unpackhi_epi64(even, odd), ones);
-    });
-    sums += _mm512_permute_ps(sums, 0xB1);
-    const __m512 all = _mm512_permutexvar_ps(every_other, sums);
-    _mm256_storeu_ps(totals[g], _mm512_castps512_ps256(all));
-  }
 }
 
 // sum + pairs of codes times two columns of x. GCC 12 would load x by an instruction of its own.
@@ -166,7 +162,11 @@ template <bool kMinima, typename Vectors>
   const uint16_t* lines[kQ4Many];
   unroll<kQ4Many>([&](auto v) { lines[v.value] = vectors.line(v.value); });
   alignas(32) float totals[kQ4Groups][kQ4Many];
-  q4_totals(lines, totals);
+  for (int32_t g = 0; g < kQ4Groups; ++g) {
+    const uint16_t* parts[kQ4Many];
+    unroll<kQ4Many>([&](auto v) { parts[v.value] = lines[v.value] + g * kQ4Group; });
+    q4_totals(parts, totals[g]);
+  }
   // Dword r of four: byte r / 2 of each column, in 128-bit lane r / 4.
   const __m512i first = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
   const __m512i bytes = _mm512_or_si512(

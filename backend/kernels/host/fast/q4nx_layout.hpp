@@ -141,13 +141,15 @@ AIE_HOST_INLINE bool any_large(const uint16_t* x, int32_t count) {
 template <bool kMinima, int32_t kVectors>
 AIE_HOST_INLINE int32_t q4_groups(const uint8_t* block, const uint16_t* const (&lines)[kVectors]) {
   constexpr int32_t kHalf = kQ4Groups / 2, kHalfPlane = kQ4Plane / 2;
+  // Most blocks end with other scales.
+  if (load<uint64_t>(block + kQ4Plane - 8) != 0) [[likely]]
+    return kQ4Groups;
   uint64_t factors = 0;
   for (int32_t plane = 0; plane < (kMinima ? 2 : 1); ++plane) {
     const uint8_t* const second = block + plane * kQ4Plane + kHalfPlane;
     for (int32_t i = 0; i < kHalfPlane; i += 8) factors |= load<uint64_t>(second + i);
   }
-  if (factors != 0) [[likely]]
-    return kQ4Groups;
+  if (factors != 0) return kQ4Groups;
   for (const uint16_t* line : lines) {
     if (any_large(line + kHalf * kQ4Group, kHalf * kQ4Group)) return kQ4Groups;
   }

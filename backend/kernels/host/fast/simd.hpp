@@ -35,12 +35,8 @@ AIE_HOST_INLINE void unroll(F&& f) {
   }
 }
 
-template <typename T, unsigned Bytes>
-struct simd_of {
-  typedef T type __attribute__((vector_size(Bytes)));
-};
 template <typename T, unsigned N>
-using simd = typename simd_of<T, N * sizeof(T)>::type;
+using simd = typename detail::lanes_of<T, N>::type;
 
 template <typename V, typename T>
 AIE_HOST_INLINE V load(const T* p) {
