@@ -123,8 +123,9 @@ void HostKernel::repeat_joint(std::span<KernelArgument* const> calls,
   const auto reads_same = [&](const KernelArgument* call) {
     return call[0].data == calls.front()[0].data;
   };
-  if (run_joint != nullptr && moving == 0 && std::ranges::all_of(calls, reads_same) &&
-      count == static_cast<size_t>(declaration->count) && std::ranges::all_of(cores, same)) {
+  if (run_joint != nullptr && (times == 1 || moving == 0) &&
+      std::ranges::all_of(calls, reads_same) && count == static_cast<size_t>(declaration->count) &&
+      std::ranges::all_of(cores, same)) {
     const aie_host::CoreScope scope(*cores.front());
     if (run_joint(calls.data(), static_cast<int>(calls.size()), times, stride)) return;
   }

@@ -58,8 +58,22 @@ bool send(const KernelArgument* a) {
   std::memcpy(a[1].data, a[0].data, kBytes);
   return true;
 }
+
+// sums = 3 sums + block x + value.
+constexpr kernels::Declaration kScales = kernels::resolved(
+    "scale", {.operands = {read("block"), read("x"), kernels::buffer("sums", int32_t(kBytes)),
+                           kernels::integer("value", 0, 1 << 20)}});
+bool scale(const KernelArgument* a) {
+  for (size_t i = 0; i < kBytes; ++i) {
+    const int product = static_cast<int>(a[0].data[i]) * static_cast<int>(a[1].data[i]);
+    const auto sum = 3 * static_cast<int64_t>(a[2].data[i]) + product + a[3].value;
+    a[2].data[i] = static_cast<std::byte>(sum);
+  }
+  return true;
+}
 const emulator::CallAction::Function kWeigh = HostKernel{&kWeighs, weigh, weigh_jointly},
-                                     kSend = HostKernel{&kSends, send, nullptr};
+                                     kSend = HostKernel{&kSends, send, nullptr},
+                                     kScale = HostKernel{&kScales, scale, nullptr};
 
 constexpr size_t kCores = 3, kBlocks = 64, kResults = 32;
 // Of a core's memory, of 1 KiB.
@@ -89,13 +103,25 @@ struct Cores {
 
   void call(const emulator::CallAction::Function& function, size_t core, std::byte* in,
             std::byte* out) {
-    const std::vector<KernelArgument> operands = {{in, kBytes, 0}, {out, kBytes, 0}};
+    call(function, core, {{in, kBytes, 0}, {out, kBytes, 0}});
+  }
+  void call(const emulator::CallAction::Function& function, size_t core,
+            const std::vector<KernelArgument>& operands) {
     const HostKernel& kernel = *function.target<HostKernel>();
     log->call(function, *kernel.declaration, operands, modes[core]);
     kernel.run(operands.data());
   }
   void weigh(size_t core, size_t block) {
     call(kWeigh, core, &weights[block * kBytes], own(core, kSums));
+  }
+  // By places of the weights; packed: their form that calls share, if any.
+  void scale(size_t block, size_t x, int64_t value = 0, PackedOperand* packed = nullptr) {
+    const auto at = [&](size_t i) { return &weights[i * kBytes]; };
+    call(kScale, 0,
+         {{at(block), kBytes, 0, packed},
+          {at(x), kBytes, 0},
+          {own(0, kSums), kBytes, 0},
+          {nullptr, 0, value}});
   }
   void send(size_t core, size_t result, uint32_t patch = 0) {
     call(kSend, core, own(core, kSums), own(core, kOut));
@@ -120,6 +146,7 @@ struct Cores {
     auto [phases, end] = log->take_phases(patches);
     made->phases = emulator::PackedPhases(std::move(phases));
     made->operands = log->take_operands();
+    made->arguments = *argument_shapes(arguments(results));
     made->last.phase = end;
     recording = made;
     const std::vector left(memory().begin(), memory().end());
@@ -190,9 +217,70 @@ TEST_CASE("calls of cores that take turns become rows") {
       CHECK(run.patches.fixed() == std::set<uint32_t>{1});
     }
   }
-  Cores other;  // they may write the same bytes if one of the patches moves
+  Cores other;
   take_turns(other, 4, 4, 1, 2);
-  CHECK(other.replay() > 20);
+  CHECK(other.replay() <= 2 * 3 + 2 * 2 + 1);
+  CHECK(other.patches.fixed() == std::set<uint32_t>{1, 2});
+}
+
+TEST_CASE("calls that differ in more than one place make no rows") {
+  const auto actions = [](const auto& turn) {
+    Cores run;
+    for (size_t i = 0; i < 8; ++i) {
+      turn(run, i);
+      run.call(kSend, 0, run.own(0, kSums), run.own(0, kOut));
+    }
+    return run.replay();
+  };
+  std::array<std::byte, 16> forms;
+  const auto form = [&](size_t i) { return reinterpret_cast<PackedOperand*>(&forms[i]); };
+  CHECK(actions([&](Cores& run, size_t i) { run.scale(i, 9, 7, form(0)); }) == 1);
+  CHECK(actions([&](Cores& run, size_t i) { run.scale(9, i, 7, form(0)); }) == 1);
+  CHECK(actions([&](Cores& run, size_t i) { run.scale(i, 9, 7, form(i)); }) == 16);
+  CHECK(actions([&](Cores& run, size_t i) { run.scale(i, 9, int64_t(i)); }) == 16);
+  CHECK(actions([&](Cores& run, size_t i) { run.scale(i, i + 20); }) == 16);
+  CHECK(actions([&](Cores& run, size_t i) {  // two blocks, then another x for the same two
+          run.scale(0, i);
+          run.scale(1, i);
+        }) == 16);
+  CHECK(actions([&](Cores& run, size_t i) {  // which lies as far away as a third block
+          run.scale(0, 2 * i);
+          run.scale(1, 2 * i);
+          run.scale(0, 2 * i + 2);
+        }) > 16);
+}
+
+TEST_CASE("rows of phases that are joined keep what follows them") {
+  Cores run;
+  for (const size_t core : {0, 1}) {
+    run.log->begin_lanes(1);
+    {
+      const ActionLog::LaneScope lane(&*run.log, 0);
+      for (size_t i = 0; i < 6; ++i) {
+        run.weigh(core, i);
+        run.call(kSend, core, run.own(core, kSums), run.own(core, kOut));
+      }
+    }
+    run.log->end_lanes();
+  }
+  CHECK(run.replay() == 2);
+  CHECK(run.recording->phases.size() == 1);
+}
+
+TEST_CASE("lanes of few actions that stand for many calls keep a thread each") {
+  const auto lanes = [](size_t count) {
+    Cores run;
+    run.log->begin_lanes(2);
+    for (const size_t core : {0, 1}) {
+      const ActionLog::LaneScope lane(&*run.log, core);
+      for (size_t i = 0; i < count; ++i) run.weigh(core, i);
+    }
+    run.log->end_lanes();
+    CHECK(run.replay() == 2);
+    return run.recording->phases[0].size();
+  };
+  CHECK(lanes(1) == 1);
+  CHECK(lanes(20) == 2);
 }
 
 TEST_CASE("calls keep their order where a core writes what another one touches") {

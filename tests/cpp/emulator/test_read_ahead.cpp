@@ -33,14 +33,17 @@ struct Weights {
     uint32_t rows = 1;
     int64_t row_stride = 0;
   };
-  explicit Weights(const std::vector<Shape>& phases) {
+  // parts: the first argument is such a part of the second.
+  explicit Weights(const std::vector<Shape>& phases, size_t parts = 1) {
     auto made = std::make_shared<Recording>();
     std::vector<Phase> all;
     for (const Shape& shape : phases) all.push_back(phase(shape));
     made->phases = PackedPhases(std::move(all));
-    recording = std::move(made);
     data.resize(at);
-    arguments = {{data.data(), data.size(), false}};
+    arguments = {{data.data(), data.size() / parts, false}};
+    if (parts > 1) arguments.push_back({data.data(), data.size(), false});
+    made->arguments = *argument_shapes(arguments);
+    recording = std::move(made);
     run = std::make_unique<Replay>(recording, arguments, std::vector<int64_t>{});
   }
   Phase phase(const Shape& shape) {
@@ -142,6 +145,9 @@ TEST_CASE("read ahead: all rows of a call if they follow each other, else the fi
   Weights apart({{{0}}, {{1}, 3, kBlock, 4, 5 * kBlock}});
   ReadAhead of_first(*apart.run, 2);
   CHECK(apart.fetched(of_first, 1) == Range{0, 3 * kBlock});
+  Weights single({{{0}}, {{1}, 1, 0, 4, kBlock}});
+  ReadAhead of_single(*single.run, 2);
+  CHECK(single.fetched(of_single, 1) == Range{0, 4 * kBlock});
 }
 
 TEST_CASE("read ahead: up to a limit, and more threads than lanes") {
@@ -166,6 +172,11 @@ TEST_CASE("read ahead: nothing behind an argument") {
   ReadAhead of_large(*large.run, 2);
   CHECK(large.fetched(of_large, 0) == Range{0, 2 * kBlock});
   CHECK(large.fetched(of_large, 1) == Range{kBlock, 2 * kBlock});
+
+  Weights within({{{0}}, {{4, 4}}}, 4);  // which shares memory with a larger one
+  ReadAhead of_within(*within.run, 2);
+  CHECK(within.fetched(of_within, 0) == Range{0, 4 * kBlock});
+  CHECK(within.fetched(of_within, 1) == Range{4 * kBlock, 8 * kBlock});
 }
 
 TEST_CASE("read ahead: the number of threads may change during a run") {

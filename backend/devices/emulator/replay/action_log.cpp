@@ -29,6 +29,15 @@ constexpr size_t kFewActions = 4;
 
 constexpr size_t kMostKnown = 64;  // words of a lane
 
+// With every call.
+size_t actions_in(const Lane& lane) {
+  size_t all = lane.actions.size();
+  for (const CallAction& call : lane.calls) {
+    all += (call.times + size_t{call.next != 0}) * call.rows - 1;
+  }
+  return all;
+}
+
 template <typename T>
 size_t bytes_of(const std::vector<T>& list) {
   return list.size() * sizeof(T);
@@ -448,7 +457,7 @@ std::pair<std::vector<Phase>, size_t> ActionLog::take_phases(Patches& patches) {
     if (p == end_) end = joined.size();
     if (phase.empty()) continue;
     size_t actions = 0;
-    for (const Lane& lane : phase) actions += lane.actions.size();
+    for (const Lane& lane : phase) actions += actions_in(lane);
     const bool few = actions < kFewActions, first = joined.empty() || joined.size() == end;
     for (size_t i = 1; few && i < phase.size(); ++i) phase[0].append(std::move(phase[i]));
     if (few) phase.resize(1);

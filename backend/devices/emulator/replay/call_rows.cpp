@@ -16,41 +16,37 @@ namespace {
 // has to leave at most this part of the actions.
 constexpr size_t kWorth = 2;
 
-// What the calls of a core touch, by Place::base and Place::patch.
+// What the calls of a core touch, by Place::base: operands of calls are where they are in every
+// run, as address patches of results that go to arguments at once are fixed.
 class Touched {
  public:
   void add(const Lane& lane, size_t number) {
     lane.each_buffer(number, [&](const Place& place, const OperandTrace& trace, uint64_t bytes) {
-      Bytes& known = all_[{place.base, place.patch}];
+      Bytes& known = all_[place.base];
       const ByteRanges::Range range{place.offset, place.offset + static_cast<int64_t>(bytes)};
       known.touched.add(range);
       if (trace.written != 0) known.written.add(range);
-      known.writes |= trace.written != 0;
     });
   }
   void close() {
-    for (auto& [where, bytes] : all_) {
+    for (auto& [base, bytes] : all_) {
       bytes.touched.close();
       bytes.written.close();
     }
   }
-  // Whether it writes what the other one touches, perhaps in another run.
+  // Whether it writes what the other one touches.
   bool disturbs(const Touched& other) const {
     return std::ranges::any_of(all_, [&](const auto& own) {
-      if (!own.second.writes) return false;
-      return std::ranges::any_of(other.all_, [&](const auto& its) {
-        if (own.first.first != its.first.first) return false;
-        return own.first.second != its.first.second || own.second.written.meets(its.second.touched);
-      });
+      const auto same = other.all_.find(own.first);
+      return same != other.all_.end() && own.second.written.meets(same->second.touched);
     });
   }
 
  private:
   struct Bytes {
     ByteRanges touched, written;
-    bool writes = false;
   };
-  std::map<std::pair<uint32_t, uint32_t>, Bytes> all_;
+  std::map<uint32_t, Bytes> all_;
 };
 
 // How a call differs from one before it: nothing but the place of one operand, in an argument.
@@ -71,10 +67,11 @@ class Rows {
       const auto end = std::find_if_not(calls, lane_.actions.end(), is_call);
       left.insert(left.end(), at, calls);
       shorten({calls, end});
-      left.insert(left.end(), calls, calls + static_cast<std::ptrdiff_t>(kept_));
+      left.insert(left.end(), calls, calls + static_cast<std::ptrdiff_t>(calls_.size()));
       at = end;
     }
     lane_.actions = std::move(left);
+    leave_out_calls();
   }
 
  private:
@@ -85,6 +82,8 @@ class Rows {
   using Calls = std::vector<std::pair<uint32_t, CallAction>>;  // with their numbers
 
   void shorten(std::span<Action> actions);
+  bool shorten(std::span<Action> actions, std::span<const uint32_t> order, size_t most);
+  void leave_out_calls();
   std::optional<std::vector<uint32_t>> by_core(std::span<const Action> actions) const;
   void join(std::span<const uint32_t> order);
   void find_rows();
@@ -95,7 +94,6 @@ class Rows {
   Lane& lane_;
   Calls calls_;   // of the actions that are being shortened
   Calls behind_;  // their rows
-  size_t kept_ = 0;
 };
 
 // The order of calls with those of each core together; nullopt if that is the same, or another one
@@ -162,7 +160,7 @@ std::optional<Step> Rows::step(const CallAction& from, const CallAction& to) con
     if (before.packed != now.packed) return std::nullopt;
     if (before.place == now.place) continue;
     const bool other = from.times > 1 && i != from.moving;
-    if (found.distance != 0 || other || !before.place.moves_with(now.place) ||
+    if (found.distance != 0 || other || before.place.base != now.place.base ||
         now.place.base == Place::kAbsolute) {
       return std::nullopt;
     }
@@ -214,23 +212,48 @@ void Rows::find_rows() {
   calls_ = std::move(left);
 }
 
-// Puts what is left of them first.
-void Rows::shorten(std::span<Action> actions) {
-  kept_ = actions.size();
-  if (actions.size() < 2) return;
-  const std::optional<std::vector<uint32_t>> cores = by_core(actions);
-  std::vector<uint32_t> order;
-  for (const Action& action : actions) order.push_back(action.index);
-  join(cores ? *cores : order);
+// Puts what is left of them, in this order, first. False, with nothing changed, if that is more.
+bool Rows::shorten(std::span<Action> actions, std::span<const uint32_t> order, size_t most) {
+  join(order);
   find_rows();
-  if (cores && calls_.size() > actions.size() / kWorth) return;
-  kept_ = calls_.size();
-  for (size_t i = 0; i < kept_; ++i) {
+  if (calls_.size() > most) return false;
+  for (size_t i = 0; i < calls_.size(); ++i) {
     const auto& [number, call] = calls_[i];
     actions[i].index = number;
     lane_.calls[number] = call;
   }
   for (const auto& [number, call] : behind_) lane_.calls[number] = call;
+  return true;
+}
+
+void Rows::shorten(std::span<Action> actions) {
+  std::vector<uint32_t> order;
+  for (const Action& action : actions) order.push_back(action.index);
+  const std::optional<std::vector<uint32_t>> cores = by_core(actions);
+  if (cores && shorten(actions, *cores, actions.size() / kWorth)) return;
+  shorten(actions, order, actions.size());
+}
+
+// Of the lane's calls, with their moves, those that are no longer made.
+void Rows::leave_out_calls() {
+  std::vector<CallAction> calls;
+  std::vector<Move> moves;
+  const auto keep = [&](uint32_t number) {
+    CallAction call = lane_.calls[number];
+    const std::span<const Move> own = lane_.moves_of(call);
+    call.first_move = static_cast<uint32_t>(moves.size());
+    moves.insert(moves.end(), own.begin(), own.end());
+    calls.push_back(call);
+    return static_cast<uint32_t>(calls.size() - 1);
+  };
+  for (Action& action : lane_.actions) {
+    if (action.kind != Action::Kind::kCall) continue;
+    action.index = keep(action.index);
+    const uint32_t next = calls.back().next;
+    if (next != 0) calls[action.index].next = keep(next - 1) + 1;
+  }
+  lane_.calls = std::move(calls);
+  lane_.moves = std::move(moves);
 }
 
 }  // namespace

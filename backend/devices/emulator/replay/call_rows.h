@@ -9,7 +9,8 @@
 
 namespace npu::emulator {
 
-// After forward_results(): calls whose results go to arguments differ in where alone.
+// After forward_results(): calls whose results go to arguments differ in where alone. Traces of
+// calls are void then.
 void put_calls_in_rows(Lane& lane);
 
 }  // namespace npu::emulator

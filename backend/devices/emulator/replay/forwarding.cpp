@@ -242,7 +242,9 @@ void Forwarding::redirect() {
     if (to == redirected_.end()) continue;
     const std::span traces(lane_.traces[i], call.count);
     const auto result = std::ranges::find(traces, true, &OperandTrace::filled);
-    moves.push_back({to->second, nullptr, static_cast<uint32_t>(result - traces.begin())});
+    const auto operand = static_cast<uint32_t>(result - traces.begin());
+    const auto behind = std::ranges::upper_bound(own, operand, {}, &Move::operand);
+    moves.insert(moves.end() - (own.end() - behind), {to->second, nullptr, operand});
     ++call.moves;
   }
   lane_.moves = std::move(moves);

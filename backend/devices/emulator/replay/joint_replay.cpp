@@ -23,20 +23,18 @@ struct Cursor {
   const CallAction& call() const { return lane->calls[lane->actions[next].index]; }
 };
 
-// Whether calls are as many of the same kernel, wherever their operands lie.
-bool alike(const CallAction& a, const CallAction& b) {
-  const auto *const one = a.function->target<HostKernel>(), *const other =
-                                                                b.function->target<HostKernel>();
-  return one != nullptr && other != nullptr && *one == *other && a.shared == b.shared &&
-         a.count == b.count && a.times == b.times && a.moving == b.moving && a.stride == b.stride &&
-         a.rows == b.rows && a.row_stride == b.row_stride;
+// Whether calls of one kernel are as many, wherever their operands lie.
+bool as_many(const CallAction& a, const CallAction& b) {
+  return a.shared == b.shared && a.count == b.count && a.times == b.times && a.moving == b.moving &&
+         a.stride == b.stride && a.rows == b.rows && a.row_stride == b.row_stride;
 }
 
 // Makes the first of these calls, with all that read the same: those leave the list.
 void call_together(std::vector<Cursor*>& waiting) {
   const Cursor& first = *waiting.front();
   const CallAction& model = first.call();
-  if (waiting.size() == 1 || !alike(model, model)) {
+  const auto* const kernel = model.function->target<HostKernel>();
+  if (kernel == nullptr || waiting.size() == 1) {
     first.run->call(*first.lane, model);
     waiting.erase(waiting.begin());
     return;
@@ -48,7 +46,8 @@ void call_together(std::vector<Cursor*>& waiting) {
   const size_t shared = model.shared - size_t{1};
   std::erase_if(waiting, [&](const Cursor* cursor) {
     const CallAction& call = cursor->call();
-    if (!alike(model, call)) return false;
+    const auto* const other = call.function->target<HostKernel>();
+    if (other == nullptr || *other != *kernel || !as_many(model, call)) return false;
     PlacedCall& to = placed[count];
     to.put(*cursor->run, *cursor->lane, call);
     if (to.operands()[shared].data != placed[0].operands()[shared].data) return false;
@@ -57,7 +56,6 @@ void call_together(std::vector<Cursor*>& waiting) {
     return true;
   });
   const auto all = std::span(placed).first(count);
-  const auto* const kernel = model.function->target<HostKernel>();
   for (uint32_t row = 0; row < model.rows; ++row) {
     for (PlacedCall& call : all) call.go_to(row);
     kernel->repeat_joint(std::span(calls).first(count), std::span(cores).first(count), model.count,

@@ -98,7 +98,7 @@ bool OperandLists::join(CallAction& last, std::span<const Move> before, const Ca
     if (from.packed == to.packed && from.place == to.place) continue;
     const bool repeated = last.times > 1 || call.times > 1;
     if (distance != 0 || from.packed != to.packed || (repeated && number != moving) ||
-        !from.place.moves_with(to.place)) {
+        from.place.base != to.place.base) {
       return false;
     }
     moving = static_cast<uint8_t>(number);

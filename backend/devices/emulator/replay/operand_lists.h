@@ -29,8 +29,6 @@ struct Place {
   uint32_t base = kAbsolute;  // argument + 1
   uint32_t patch = 0;         // the address patch of the stream that it moves with; 0: none
   bool operator==(const Place&) const = default;
-  // Whether they are as far from each other in every run.
-  bool moves_with(const Place& other) const { return base == other.base && patch == other.patch; }
 };
 
 // What is known of an operand while the run is recorded (steering.h): bytes that the call accesses
@@ -93,7 +91,7 @@ class Moves {
 };
 
 // A call, or several in a row that differ in the place of one operand; or rows of these, each with
-// a call of another kernel behind it (call_rows.h).
+// another call behind it (call_rows.h).
 struct CallAction {
   using Function = std::function<void(std::span<const KernelArgument>, CoreState&)>;
   const Function* function = nullptr;
@@ -102,16 +100,16 @@ struct CallAction {
   const Place* places = nullptr;             // of the same
   uint8_t count = 0;                         // of them
   uint8_t moves = 0;                         // of the lane, from its number `first_move` on
-  uint8_t moving = 0;                        // lies `stride` bytes further with every call
+  uint8_t moving = 0;  // lies `stride` bytes further with every call, `row_stride` with every row
   // Operand + 1 that lies in an argument which the run only reads, as other runs do: weights.
   uint8_t shared = 0;
   uint16_t based = 0;  // bit i: operand i has no absolute place
   uint32_t first_move = 0, times = 1;
   int64_t stride = 0;
   uint32_t rows = 1;
-  uint32_t next =
-      0;  // the lane's call behind each row, + 1, which moves by its own stride; 0: none
-  int64_t row_stride = 0;  // of the moving operand
+  // The lane's call behind each row, + 1, which moves by its own stride; 0: none, and one row.
+  uint32_t next = 0;
+  int64_t row_stride = 0;
 
   // Of an operand that lies in an argument; elsewhere none.
   Place place_of(size_t operand, std::span<const Move> own_moves) const {

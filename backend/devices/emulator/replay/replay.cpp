@@ -41,9 +41,9 @@ Replay::Replay(std::shared_ptr<const Recording> recording, std::span<const Argum
       moved_{0},
       own_(own),
       end_(own == nullptr ? recording_->phases.size() : recording_->last.phase) {
-  for (const Argument& argument : arguments) {
-    bases_.push_back(argument.data);
-    ends_.push_back(argument.data + argument.bytes);
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    bases_.push_back(arguments[i].data);
+    ends_.push_back(arguments[i].data + shared_bytes(recording_->arguments, i));
   }
   moved_.insert(moved_.end(), moved.begin(), moved.end());
 }
@@ -75,18 +75,21 @@ void PlacedCall::put(const Replay& run, const PackedLane& lane, const CallAction
   run_ = &run;
   call_ = &call;
   run.put_operands(lane, call, room_.data());
-  first_ = room_.data()[call.moving].data;
+  const auto moving = [](const CallAction& placed, OperandRoom& room) {
+    return placed.count > 0 ? room.data()[placed.moving].data : nullptr;
+  };
+  first_ = moving(call, room_);
   next_ = nullptr;
   if (call.next == 0) return;
   next_ = &lane.calls[call.next - 1];
   run.put_operands(lane, *next_, next_room_.data());
-  first_next_ = next_room_.data()[next_->moving].data;
+  first_next_ = moving(*next_, next_room_);
 }
 
 // Repeats may have left the operand elsewhere.
 void PlacedCall::go_to(uint32_t row) {
-  room_.data()[call_->moving].data = first_ + row * call_->row_stride;
-  if (next_ == nullptr) return;
+  if (first_ != nullptr) room_.data()[call_->moving].data = first_ + row * call_->row_stride;
+  if (next_ == nullptr || first_next_ == nullptr) return;
   next_room_.data()[next_->moving].data = first_next_ + row * next_->stride;
 }
 
@@ -217,10 +220,12 @@ std::span<const std::byte> Replay::shared_operand(const PackedLane& lane, size_t
   const size_t operand = call.shared - size_t{1};
   const Place place = call.place_of(operand, lane.moves_of(call));
   if (place.base == Place::kAbsolute) return {};
-  const bool moves = call.moving == operand && call.stride > 0;
-  const bool follow = moves && call.row_stride == call.times * call.stride;
-  const int64_t calls = follow ? int64_t{call.times} * call.rows : call.times;
-  const int64_t repeats = moves ? (calls - 1) * call.stride : 0;
+  int64_t stride = call.moving == operand ? call.stride : 0, calls = call.times;
+  if (call.moving == operand && call.rows > 1) {
+    if (call.times == 1) stride = call.row_stride;
+    if (call.row_stride == call.times * stride) calls *= call.rows;
+  }
+  const int64_t repeats = stride > 0 ? (calls - 1) * stride : 0;
   const std::byte *const first = at(place), *const end = ends_[place.base];
   assert(first <= end);
   // An operand says how much there is, which is more than the last one may have.

@@ -98,7 +98,7 @@ class Replay {
   }
 
   std::shared_ptr<const Recording> recording_;
-  std::vector<std::byte*> bases_, ends_;  // null, and the arguments
+  std::vector<std::byte*> bases_, ends_;  // null, and the arguments with what shares their memory
   std::vector<int64_t> moved_;            // by Place::patch
   const OwnMemory* own_;
   size_t next_ = 0, end_;

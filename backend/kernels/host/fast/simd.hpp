@@ -41,7 +41,7 @@ using simd = typename detail::lanes_of<T, N>::type;
 template <typename V, typename T>
 AIE_HOST_INLINE V load(const T* p) {
   V v;
-  __builtin_memcpy(&v, p, sizeof v);
+  __builtin_memcpy(static_cast<void*>(&v), p, sizeof v);  // also of what is no vector
   return v;
 }
 
