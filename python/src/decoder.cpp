@@ -27,6 +27,13 @@ ops::DecoderToken token_of(const Token& of, const Output& pool) {
   return token;
 }
 
+std::vector<ops::DecoderToken> tokens_of(const std::vector<Token>& all, nb::handle pool) {
+  const Output cache = output_of(pool, "decoder", "pool");
+  std::vector<ops::DecoderToken> out;
+  for (const Token& one : all) out.push_back(token_of(one, cache));
+  return out;
+}
+
 }  // namespace
 
 void init_decoder(nb::module_& m) {
@@ -37,9 +44,7 @@ void init_decoder(nb::module_& m) {
       .def(
           "logits",
           [](Held& self, const std::vector<Token>& tokens, nb::handle pool, nb::handle result) {
-            const Output cache = output_of(pool, "decoder", "pool");
-            std::vector<ops::DecoderToken> given;
-            for (const Token& token : tokens) given.push_back(token_of(token, cache));
+            const std::vector<ops::DecoderToken> given = tokens_of(tokens, pool);
             const Output out = output_of(result, "decoder", "logits");
             const auto vocabulary = static_cast<size_t>(self.native->model().shape.vocabulary);
             check_size(out, tokens.size() * vocabulary * 4, "decoder");
@@ -48,20 +53,33 @@ void init_decoder(nb::module_& m) {
           },
           "tokens"_a, "pool"_a, "result"_a)
       .def(
+          "last_logits",
+          [](Held& self, const std::vector<Token>& tokens, nb::handle pool, nb::handle result) {
+            const std::vector<ops::DecoderToken> given = tokens_of(tokens, pool);
+            const Output out = output_of(result, "decoder", "logits");
+            check_size(out, static_cast<size_t>(self.native->model().shape.vocabulary) * 4,
+                       "decoder");
+            return run_report([&] {
+              return self.native->last_logits(given, reinterpret_cast<float*>(out.data()));
+            });
+          },
+          "tokens"_a, "pool"_a, "result"_a)
+      .def(
           "top",
-          [](Held& self, const Token& of, nb::handle pool, int64_t k, int64_t rows) {
-            const ops::DecoderToken token = token_of(of, output_of(pool, "decoder", "pool"));
+          [](Held& self, const std::vector<Token>& tokens, nb::handle pool, int64_t k,
+             int64_t rows) {
+            const std::vector<ops::DecoderToken> given = tokens_of(tokens, pool);
             std::vector<ops::TopEntry> found(
                 static_cast<size_t>(std::clamp<int64_t>(k, 0, ops::kMaxTop)));
             {
               nb::gil_scoped_release release;
-              self.native->top(token, k, rows, found.data());
+              self.native->top(given, k, rows, found.data());
             }
             std::vector<std::tuple<float, int64_t>> out;
             for (const ops::TopEntry& one : found) out.emplace_back(one.value, one.row);
             return out;
           },
-          "token"_a, "pool"_a, "k"_a, "rows"_a)
+          "tokens"_a, "pool"_a, "k"_a, "rows"_a)
       .def("counters", [](const Held& self) { return counters_dict(*self.native); });
 }
 

@@ -61,9 +61,10 @@ Decoder::Decoder(std::shared_ptr<SharedDevice> device, Configuration configurati
   operation_.count_copy(regions_->copied());
 }
 
-Decoder::Place& Decoder::place(gemv::Output output, int top, int64_t rows) {
+Decoder::Place& Decoder::place(gemv::Output output, int top, int64_t rows, bool together) {
   using Cut = DecoderWorkspace::Cut;
-  const Cut cut = operation_.device().repeats() ? Cut::kLayers : Cut::kWhole;
+  const Cut parts = together ? Cut::kHalves : Cut::kLayers;
+  const Cut cut = operation_.device().repeats() ? parts : Cut::kWhole;
   const std::tuple key{output, top, rows, cut};
   if (places_.size() == kMaxPlaces && !places_.contains(key)) places_.clear();
   Place& at = places_[key];
@@ -149,7 +150,8 @@ std::shared_ptr<Decoder::PartStream> Decoder::part_stream(const DecoderPosition&
     return parts_.front();
   }
   prepare(*made, std::move(words));
-  made->grows = part < model_.layers.size() && model_.layers[part].window == 0;
+  const size_t layer = at.layout->parts()[part].layer;
+  made->grows = layer < model_.layers.size() && model_.layers[layer].window == 0;
   parts_.push_front(made);
   return made;
 }
@@ -226,6 +228,11 @@ void Decoder::check(const DecoderToken& token) const {
          static_cast<long long>(shape.width), static_cast<long long>(shape.dim),
          model_.layers.size());
   }
+}
+
+void Decoder::check_sequence(std::span<const DecoderToken> tokens) const {
+  if (tokens.empty()) fail(ErrorKind::kShape, "[decoder] no token was given; give one at least");
+  for (const DecoderToken& token : tokens) check(token);
 }
 
 Decoder::Started Decoder::start(const DecoderToken& token, Place& at, size_t number) {
@@ -307,14 +314,18 @@ void Decoder::run_part(std::span<Started> tokens, const Place& at, size_t part, 
   end(tokens.subspan(first), total);
 }
 
-RunReport Decoder::run(std::span<const DecoderToken> tokens, Place& at) {
+RunReport Decoder::run(std::span<const DecoderToken> tokens, Place& at, bool together) {
   operation_.load();
   RunReport total;
   std::vector<Started> all;
   for (const DecoderToken& token : tokens) all.push_back(start(token, at, all.size()));
   {
     const Series series(operation_.device());
-    for (size_t part = 0; part < at.layout->parts().size(); ++part) run_part(all, at, part, total);
+    const size_t parts = at.layout->parts().size();
+    for (size_t part = 0; part < parts; ++part) {
+      const bool last = together && part + 1 == parts;  // the head
+      run_part(last ? std::span(all).last(1) : all, at, part, total);
+    }
   }
   for (Started& one : all) operation_.count_copy(one.pool->finish());
   return total;
@@ -338,22 +349,46 @@ RunReport Decoder::logits(std::span<const DecoderToken> tokens, float* out) {
   return total;
 }
 
-RunReport Decoder::top(const DecoderToken& token, int64_t k, int64_t rows, TopEntry* out) {
+// One after the other where a token is one stream.
+Decoder::Space& Decoder::run_sequence(std::span<const DecoderToken> tokens, Place& at,
+                                      RunReport& total) {
+  if (at.layout->parts().size() > 1) {
+    add(total, run(tokens, at, tokens.size() > 1));
+    return *at.spaces[tokens.size() - 1];
+  }
+  for (const DecoderToken& token : tokens) add(total, run({&token, 1}, at));
+  return *at.spaces[0];
+}
+
+RunReport Decoder::last_logits(std::span<const DecoderToken> tokens, float* out) {
+  check_sequence(tokens);
+  const auto guard = operation_.lock();
+  Place& at = place(gemv::Output::kF32, 0, model_.shape.vocabulary, tokens.size() > 1);
+  RunReport total;
+  const Space& space = run_sequence(tokens, at, total);
+  std::memcpy(out, space.buffer->host() + at.layout->logits(),
+              static_cast<size_t>(model_.shape.vocabulary) * sizeof(float));
+  return total;
+}
+
+RunReport Decoder::top(std::span<const DecoderToken> tokens, int64_t k, int64_t rows,
+                       TopEntry* out) {
   if (k < 1 || k > kMaxTop || k > rows || rows > model_.shape.vocabulary) {
     fail(ErrorKind::kArgument, "[decoder] the %lld largest of %lld logits; use 1 to %lld",
          static_cast<long long>(k), static_cast<long long>(rows),
          static_cast<long long>(std::min(kMaxTop, rows)));
   }
-  check(token);
+  check_sequence(tokens);
   const auto guard = operation_.lock();
   const int top = static_cast<int>(round_up(k, gemv::kPieceBytes / gemv::kTopBytes));
-  Place& at = place(gemv::Output::kTop, top, rows);
-  const RunReport report = run({&token, 1}, at);
+  Place& at = place(gemv::Output::kTop, top, rows, tokens.size() > 1);
+  RunReport report;
+  const Space& space = run_sequence(tokens, at, report);
   TopLists lists;
   for (const DecoderPass& pass : at.layout->head()) {
     for (int64_t list = 0; list < pass.active() * DecoderArray::kRows; ++list) {
-      lists.add(at.spaces[0]->buffer->host() + pass.y + list * pass.y_bytes() / 2, top,
-                pass.segment.n, pass.first_row);
+      lists.add(space.buffer->host() + pass.y + list * pass.y_bytes() / 2, top, pass.segment.n,
+                pass.first_row);
     }
   }
   lists.take(k, out);

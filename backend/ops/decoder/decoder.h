@@ -39,8 +39,10 @@ class Decoder {
   // The logits of tokens of different sequences, float32 (tokens, vocabulary). Thread-safe, as is
   // top().
   RunReport logits(std::span<const DecoderToken> tokens, float* out);
-  // The largest of the first `rows` logits, at most kMaxTop, in the order of TopLists::take().
-  RunReport top(const DecoderToken& token, int64_t k, int64_t rows, TopEntry* out);
+  // The logits of the last of tokens that follow each other in one sequence, float32 (vocabulary);
+  // of the first `rows` the largest, at most kMaxTop, in the order of TopLists::take().
+  RunReport last_logits(std::span<const DecoderToken> tokens, float* out);
+  RunReport top(std::span<const DecoderToken> tokens, int64_t k, int64_t rows, TopEntry* out);
   OperationCounters counters() const { return operation_.counters(); }
 
  private:
@@ -85,11 +87,14 @@ class Decoder {
     std::unique_ptr<Run> run;
   };
 
-  Place& place(gemv::Output output, int top, int64_t rows);
+  // together: for tokens of one sequence.
+  Place& place(gemv::Output output, int top, int64_t rows, bool together = false);
   Space& space(Place& at, size_t number);
   void write_control(const DecoderToken& token, const DecoderPosition& position,
                      const DecoderWorkspace& layout, Space& space) const;
-  void check(const DecoderToken& token) const;  // throws Error(kShape)
+  // Throw Error(kShape).
+  void check(const DecoderToken& token) const;
+  void check_sequence(std::span<const DecoderToken> tokens) const;
 
   std::shared_ptr<Prepared> prepare(const DecoderPosition& position, Place& at);
   std::shared_ptr<Prepared> kept(const DecoderPosition& position, Place& at);
@@ -100,8 +105,11 @@ class Decoder {
   void prepare(PartStream& made, std::vector<uint32_t> words);
   void drop_unused();
 
-  // Tokens to their ends; their results are in the spaces of these numbers.
-  RunReport run(std::span<const DecoderToken> tokens, Place& at);
+  // Tokens to their ends; their results are in the spaces of these numbers. Of one sequence only
+  // the last one gets any.
+  RunReport run(std::span<const DecoderToken> tokens, Place& at, bool together = false);
+  // The same for any number of tokens of one sequence. Returns the space with the results.
+  Space& run_sequence(std::span<const DecoderToken> tokens, Place& at, RunReport& total);
   Started start(const DecoderToken& token, Place& at, size_t number);
   void run_part(std::span<Started> tokens, const Place& at, size_t part, RunReport& total);
   bool patch(PartStream& of, const Started& token, const Place& at, size_t part);

@@ -147,7 +147,7 @@ int64_t DecoderWorkspace::norm_bytes() const { return 10 * width_words_ + 128; }
 // Whether no job of a token needs the place of the residual row, the end of the store's data.
 // Between two streams nothing stays.
 bool DecoderWorkspace::row_stays() const {
-  if (cut_ == Cut::kLayers) return false;
+  if (cut_ != Cut::kWhole) return false;
   const int64_t row = 4 * width_words_, kv = shape_.kv_heads;
   const int64_t norm = 2 * row + norm_bytes();
   const int64_t geglu = kIn * (divide_up(shape_.ffn, kIn / 2) + 1);
@@ -179,6 +179,7 @@ void DecoderWorkspace::add_layer(const DecoderModel& model, size_t index,
   if (index > 0) norms_[index - 1][5] = first.post;
   const int number = static_cast<int>(index), kind = kind_of(layer);
   const int64_t heads = add_rotation(number, kind);
+  if (cut_ == Cut::kHalves) end_part(model, index);
   DecoderStep attention;
   attention.needs = DecoderStep::Needs::kMemory;
   attention.kind = DecoderStep::Kind::kAttention;

@@ -60,8 +60,10 @@ class DecoderWorkspace {
   static constexpr int kKinds = 2;  // of layers: global, sliding
   static int kind_of(const DecoderLayer& layer) { return layer.window > 0 ? 1 : 0; }
 
-  // How tokens are run: in one stream, or in one for each layer and one for the head.
-  enum class Cut : uint8_t { kWhole, kLayers };
+  // How tokens are run: in one stream, or in one for each layer and one for the head; or with two
+  // for each layer, of which the second begins with attention, when the keys and values of all
+  // tokens that run beside each other are there.
+  enum class Cut : uint8_t { kWhole, kLayers, kHalves };
 
   // rows: of the head that count.
   DecoderWorkspace(const DecoderArray& array, const DecoderModel& model, gemv::Output output,

@@ -29,7 +29,7 @@ from npu import gemma3
 from npu.errors import ArgumentError
 from npu.models.gemma3 import model as model_module
 from npu.models.gemma3.decoder import Decoder
-from npu.models.gemma3.model import Model
+from npu.models.gemma3.model import MOST_STEPS, Model
 from npu.models.generation import Generation
 from npu.models.kv_cache import Cache
 from npu.models.sources import open_source
@@ -282,6 +282,45 @@ def test_the_largest_logits_are_those_of_all(small: Path) -> None:
             assert np.array_equal(ids, order) and np.array_equal(values, row[order])
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("start, count", [(0, 2), (1, 8), (0, MOST_STEPS), (60, 9), (250, 17)])
+def test_few_tokens_are_decode_steps_beside_each_other(
+    small: Path, device: str, start: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever groups of keys, pages and windows begin among them, and as often as they come: the
+    bits of one after the other."""
+    tokens = tokens_of(300)
+    few, behind = tokens[start : start + count], tokens[start + count : start + count + 3]
+    with npu.device(device):
+        model = Model(open_source(small))
+        before = model.new_cache()
+        if start > 0:
+            model.extend(tokens[:start], before)
+        single = before.fork()
+        expected = decoded(model, few, single)[-1:]
+        after = decoded(model, behind, single)
+        size = model.config.vocabulary
+        monkeypatch.delattr(Model, "_hidden")  # which runs prompts
+        for _ in range(3):
+            together = before.fork()
+            assert np.array_equal(model.forward(few, together), expected)
+            assert np.array_equal(decoded(model, behind, together), after)
+            values, ids = model.top(few, before.fork(), 5, size)
+            assert np.array_equal(ids, np.argsort(-expected[0], kind="stable")[:5])
+            assert np.array_equal(values, expected[0, ids])
+
+
+def test_more_tokens_are_a_prompt(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So are few on a device that is to run what an NPU would."""
+    model = Model(open_source(small))
+    monkeypatch.delattr(Model, "_hidden")
+    for designs, count in (("host", MOST_STEPS + 1), ("array", 2)):
+        with npu.device("emu:npu2", designs=designs):
+            with pytest.raises(AttributeError, match="_hidden"):
+                model.forward(tokens_of(count), model.new_cache())
+            model.forward(tokens_of(count)[:1], model.new_cache())
+
+
 def test_an_interrupted_token_leaves_the_cache_as_it_was(
     small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,10 +329,10 @@ def test_an_interrupted_token_leaves_the_cache_as_it_was(
     model.prefill(tokens[:256], cache)
     expected = decoded(model, tokens[256:], cache.fork())
     pages = [cache.page_table(layer).copy() for layer in range(6)]
-    real = Decoder.logits
+    real = Decoder.last_logits
 
-    def after(self: Decoder, token: int, cache: Cache) -> np.ndarray:
-        real(self, token, cache)  # the device has written keys and values
+    def after(self: Decoder, tokens: list[int], cache: Cache) -> np.ndarray:
+        real(self, tokens, cache)  # the device has written keys and values
         raise KeyboardInterrupt
 
     def before(*_: Any) -> np.ndarray:
@@ -301,9 +340,10 @@ def test_an_interrupted_token_leaves_the_cache_as_it_was(
 
     for failing, error in ((after, KeyboardInterrupt), (before, RuntimeError)):
         with monkeypatch.context() as patch:
-            patch.setattr(Decoder, "logits", failing)
-            with pytest.raises(error):
-                model.forward([11], cache)
+            patch.setattr(Decoder, "last_logits", failing)
+            for passed in ([11], [11, 12, 13]):
+                with pytest.raises(error):
+                    model.forward(passed, cache)
         assert cache.length == 256 and cache.tokens.tolist() == tokens[:256]
         for layer in range(6):
             assert np.array_equal(cache.page_table(layer), pages[layer])

@@ -24,7 +24,7 @@ from npu.errors import FormatError
 from npu.formats.blocks import BlockTensor
 from npu.formats.q4nx import Tensor
 from npu.models.convert import convert
-from npu.models.gemma3.model import Model
+from npu.models.gemma3.model import MOST_STEPS, Model
 from npu.models.gemma3.weights import Projection
 from npu.models.sampling import Sampler, largest
 from npu.models.sources import open_source
@@ -219,6 +219,7 @@ def test_logits_that_are_not_finite_are_an_error_on_both_paths(
         model, "_head", Projection([BlockTensor(broken, head.shape, "q4nx")], "native")
     )
     for sampler in (Sampler(), Sampler(1.0, 10), Sampler(1.0)):
-        generation = gemma3.Generation(model, tokenizer, [2, 7], sampler)
+        prompt = [2] + [7] * MOST_STEPS  # whose head is not the decoder's
+        generation = gemma3.Generation(model, tokenizer, prompt, sampler)
         with pytest.raises(FormatError, match="not finite"):
             next(iter(generation))

@@ -31,6 +31,7 @@ from test_decoder import (
 
 import npu
 from npu import gemma3
+from npu.models.gemma3 import model as model_module
 from npu.models.gemma3.model import Model
 from npu.models.gemma3.prefill import Prefill
 from npu.models.generation import Generation
@@ -38,6 +39,14 @@ from npu.models.kv_cache import Cache
 from npu.models.sources import open_source
 
 TOKENS = 70
+
+
+@pytest.fixture(autouse=True)
+def short_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run on the array as long ones do."""
+    monkeypatch.setattr(model_module, "MOST_STEPS", 1)
+
+
 CHUNKS = {"one chunk": (70,), "three chunks": (33, 20, 17)}
 KINDS = gguf.GGMLQuantizationType
 

@@ -73,16 +73,31 @@ class Decoder:
             self._native.logits(inputs, caches[0].pool, out.reshape(-1).view(np.uint8))
         return out
 
-    def top(self, token: int, cache: Cache, k: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
-        """The k largest of the first ``rows`` logits and their ids, largest first."""
+    def last_logits(self, tokens: Sequence[int], cache: Cache) -> np.ndarray:
+        """The float32 logits (1, vocabulary) of the last of tokens from the position of the
+        cache's pass on."""
+        out = np.empty((1, self._config.vocabulary), np.float32)
         with cache.pinned():
-            found = self._native.top(self._input(token, cache), cache.pool, k, rows)
+            inputs = self._inputs(tokens, cache)
+            self._native.last_logits(inputs, cache.pool, out.reshape(-1).view(np.uint8))
+        return out
+
+    def top(
+        self, tokens: Sequence[int], cache: Cache, k: int, rows: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The k largest of the first ``rows`` logits of the last token and their ids, largest
+        first."""
+        with cache.pinned():
+            found = self._native.top(self._inputs(tokens, cache), cache.pool, k, rows)
         values, ids = zip(*found, strict=True)
         return np.array(values, np.float32), np.array(ids, np.int64)
 
-    def _input(self, token: int, cache: Cache) -> tuple[Any, ...]:
+    def _inputs(self, tokens: Sequence[int], cache: Cache) -> list[tuple[Any, ...]]:
+        return [self._input(token, cache, ahead) for ahead, token in enumerate(tokens)]
+
+    def _input(self, token: int, cache: Cache, ahead: int = 0) -> tuple[Any, ...]:
         """Position, embedding, rotations of global and of sliding layers, pages of each layer."""
-        at = cache.length
+        at = cache.length + ahead
         whole, sliding = self._rotations(at // PAGE)
         row = self._source.float32(names.EMBEDDING, np.array([token]))[0]
         pages = [cache.page_table(layer) for layer in range(self._config.layers)]

@@ -1,7 +1,8 @@
 """The Gemma 3 text decoder: its weights and the forward pass over a KV cache.
 
 A token runs on the array as a whole (``npu.models.gemma3.decoder``), from the embedding row to the
-logits: one submission, or one per layer on emulated devices. So do the layers of a prompt
+logits: one submission, or one per layer on emulated devices, beside those of the other tokens where
+a prompt has few. So do the layers of a prompt
 (``npu.models.gemma3.prefill``), chunk by chunk, whose output head follows for the tokens whose
 logits are wanted, and the next tokens of up to eight sequences, head included, with one pass over
 the weights, unless decode steps in turn take less time. Of models of other sizes than these run,
@@ -39,6 +40,9 @@ from npu.ops import host
 from npu.ops.attention import array_head_dim
 
 _FIRST_PAGES = 8  # of KV per layer, before the pool grows
+# Tokens of a prompt that an emulated device runs as decode steps beside each other. Many more take
+# longer than a prompt on the array, which expands all weights once: from some 35 on (Zen 4, 1B).
+MOST_STEPS = 24
 
 
 @dataclass(frozen=True)
@@ -171,10 +175,9 @@ class Model:
         self, tokens: Sequence[int] | np.ndarray, cache: Cache, all_logits: bool = False
     ) -> np.ndarray:
         """Logits of tokens of the cache's pass."""
-        decoder = self._decoder() if len(tokens) == 1 else None
-        if decoder is not None:
-            token = int(self._checked(tokens)[0])
-            return self._capped(decoder.logits([token], [cache]))
+        decoder = self._decoder_of(tokens)
+        if decoder is not None and (len(tokens) == 1 or not all_logits):
+            return self._capped(decoder.last_logits(self._checked(tokens).tolist(), cache))
         x = self._hidden(tokens, cache)
         return self._logits(x if all_logits else x[-1:])
 
@@ -296,24 +299,29 @@ class Model:
         """
         last = self._without_last(tokens, cache, chunk)
         with cache.running(last):
-            decoder = self._decoder() if len(last) == 1 else None
+            decoder = self._decoder_of(last)
             if decoder is not None:
-                return self._top_of_token(decoder, int(self._checked(last)[0]), cache, k, size)
+                return self._top_of_few(decoder, self._checked(last).tolist(), cache, k, size)
             x = host.rms_norm(self._hidden(last, cache)[-1], self._output_norm, self.config.eps)
             found = None
             if self.config.logit_softcap is None:  # which makes equal what is not
                 found = self._head.top(x, k, size)
             return found or _largest_of(self._projected(x[None])[0, :size], k)
 
-    def _top_of_token(
-        self, decoder: Decoder, token: int, cache: Cache, k: int, size: int
+    def _decoder_of(self, tokens: Sequence[int] | np.ndarray) -> Decoder | None:
+        """Where these tokens run as decode steps."""
+        few = MOST_STEPS if self._steps_alone and current_device().emulated else 1
+        return self._decoder() if len(tokens) <= few else None
+
+    def _top_of_few(
+        self, decoder: Decoder, tokens: list[int], cache: Cache, k: int, size: int
     ) -> tuple[np.ndarray, np.ndarray]:
         # The cap makes equal what is not; a list from the device does not show all that is NaN.
         safe = self.config.logit_softcap is None and self._head.finite_for(self._normed_sum)
         # Nor does the array run fewer rows than two row-blocks have.
         if not safe or not 1 <= k <= min(MAX_TOP, size) or size <= _npu.facts.BLOCK_ROWS:
-            return _largest_of(self._capped(decoder.logits([token], [cache])[0, :size]), k)
-        values, ids = decoder.top(token, cache, k, size)
+            return _largest_of(self._capped(decoder.last_logits(tokens, cache)[0, :size]), k)
+        values, ids = decoder.top(tokens, cache, k, size)
         check_finite(values)
         return values, ids
 
