@@ -411,9 +411,10 @@ def open_device(
     bit-level rules, slow); default ``NPU_ARITHMETIC``. ``bf16`` is how npu2 multiplies bfloat16:
     "bfp16" (the default, the faster on hardware), which rounds both operands to blocks of 8 values
     along K with one exponent, or "native"; default ``NPU_BF16``. ``designs`` is what
-    GEMM configurations are chosen for, and whether tokens of several sequences are a batch
-    (docs/prefill.md): "array", time on the NPU, or "host", time on this machine (the default of
-    emulated devices; results are the same except of narrow sums and such batches); default
+    GEMM configurations are chosen for, whether tokens of several sequences are a batch
+    (docs/prefill.md), and on emulated devices whether short prompts are decode steps
+    (docs/decoder.md): "array", time on the NPU, or "host", time on this machine (the default of
+    emulated devices; results are the same except of narrow sums, such batches and prompts); default
     ``NPU_DESIGNS``. ``kernel`` restricts configurations: "published" or, on npu2, "pipelined",
     whose kernels hide the traffic of C (docs/gemm_designs.md; types without one keep the published
     design); default ``NPU_KERNEL``. ``machine`` and ``kernels`` are what predictions are of, by

@@ -65,6 +65,13 @@ void init_decoder(nb::module_& m) {
           },
           "tokens"_a, "pool"_a, "result"_a)
       .def(
+          "extend",
+          [](Held& self, const std::vector<Token>& tokens, nb::handle pool) {
+            const std::vector<ops::DecoderToken> given = tokens_of(tokens, pool);
+            return run_report([&] { return self.native->extend(given); });
+          },
+          "tokens"_a, "pool"_a)
+      .def(
           "top",
           [](Held& self, const std::vector<Token>& tokens, nb::handle pool, int64_t k,
              int64_t rows) {

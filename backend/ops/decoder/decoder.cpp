@@ -151,7 +151,10 @@ std::shared_ptr<Decoder::PartStream> Decoder::part_stream(const DecoderPosition&
   }
   prepare(*made, std::move(words));
   const size_t layer = at.layout->parts()[part].layer;
-  made->grows = layer < model_.layers.size() && model_.layers[layer].window == 0;
+  const bool attends = std::ranges::any_of(made->variables, [](const DecoderVariable& one) {
+    return one.kind == DecoderVariable::Kind::kRead;
+  });
+  made->grows = attends && model_.layers[layer].window == 0;
   parts_.push_front(made);
   return made;
 }
@@ -314,7 +317,7 @@ void Decoder::run_part(std::span<Started> tokens, const Place& at, size_t part, 
   end(tokens.subspan(first), total);
 }
 
-RunReport Decoder::run(std::span<const DecoderToken> tokens, Place& at, bool together) {
+RunReport Decoder::run(std::span<const DecoderToken> tokens, Place& at, size_t heads) {
   operation_.load();
   RunReport total;
   std::vector<Started> all;
@@ -323,8 +326,8 @@ RunReport Decoder::run(std::span<const DecoderToken> tokens, Place& at, bool tog
     const Series series(operation_.device());
     const size_t parts = at.layout->parts().size();
     for (size_t part = 0; part < parts; ++part) {
-      const bool last = together && part + 1 == parts;  // the head
-      run_part(last ? std::span(all).last(1) : all, at, part, total);
+      const bool head = parts > 1 && part + 1 == parts;
+      run_part(std::span(all).last(head ? heads : all.size()), at, part, total);
     }
   }
   for (Started& one : all) operation_.count_copy(one.pool->finish());
@@ -340,8 +343,9 @@ RunReport Decoder::logits(std::span<const DecoderToken> tokens, float* out) {
   const size_t most = at.layout->parts().size() > 1 ? tokens.size() : 1;
   RunReport total;
   for (size_t first = 0; first < tokens.size(); first += most) {
-    add(total, run(tokens.subspan(first, std::min(most, tokens.size() - first)), at));
-    for (size_t i = 0; i < std::min(most, tokens.size() - first); ++i, out += vocabulary) {
+    const size_t count = std::min(most, tokens.size() - first);
+    add(total, run(tokens.subspan(first, count), at, count));
+    for (size_t i = 0; i < count; ++i, out += vocabulary) {
       std::memcpy(out, at.spaces[i]->buffer->host() + at.layout->logits(),
                   vocabulary * sizeof(float));
     }
@@ -350,13 +354,13 @@ RunReport Decoder::logits(std::span<const DecoderToken> tokens, float* out) {
 }
 
 // One after the other where a token is one stream.
-Decoder::Space& Decoder::run_sequence(std::span<const DecoderToken> tokens, Place& at,
+Decoder::Space& Decoder::run_sequence(std::span<const DecoderToken> tokens, Place& at, size_t heads,
                                       RunReport& total) {
   if (at.layout->parts().size() > 1) {
-    add(total, run(tokens, at, tokens.size() > 1));
+    add(total, run(tokens, at, heads));
     return *at.spaces[tokens.size() - 1];
   }
-  for (const DecoderToken& token : tokens) add(total, run({&token, 1}, at));
+  for (const DecoderToken& token : tokens) add(total, run({&token, 1}, at, 1));
   return *at.spaces[0];
 }
 
@@ -365,9 +369,18 @@ RunReport Decoder::last_logits(std::span<const DecoderToken> tokens, float* out)
   const auto guard = operation_.lock();
   Place& at = place(gemv::Output::kF32, 0, model_.shape.vocabulary, tokens.size() > 1);
   RunReport total;
-  const Space& space = run_sequence(tokens, at, total);
+  const Space& space = run_sequence(tokens, at, 1, total);
   std::memcpy(out, space.buffer->host() + at.layout->logits(),
               static_cast<size_t>(model_.shape.vocabulary) * sizeof(float));
+  return total;
+}
+
+RunReport Decoder::extend(std::span<const DecoderToken> tokens) {
+  check_sequence(tokens);
+  const auto guard = operation_.lock();
+  Place& at = place(gemv::Output::kF32, 0, model_.shape.vocabulary, tokens.size() > 1);
+  RunReport total;
+  run_sequence(tokens, at, 0, total);
   return total;
 }
 
@@ -383,7 +396,7 @@ RunReport Decoder::top(std::span<const DecoderToken> tokens, int64_t k, int64_t 
   const int top = static_cast<int>(round_up(k, gemv::kPieceBytes / gemv::kTopBytes));
   Place& at = place(gemv::Output::kTop, top, rows, tokens.size() > 1);
   RunReport report;
-  const Space& space = run_sequence(tokens, at, report);
+  const Space& space = run_sequence(tokens, at, 1, report);
   TopLists lists;
   for (const DecoderPass& pass : at.layout->head()) {
     for (int64_t list = 0; list < pass.active() * DecoderArray::kRows; ++list) {

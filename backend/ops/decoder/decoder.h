@@ -1,6 +1,6 @@
 // A token through a decoder on the array (designs/decoder.py), over weights and a KV cache in
-// memory that the device reaches: one submission, or where runs are repeated one for each layer and
-// one for the head.
+// memory that the device reaches: one submission, or where runs are repeated one for each layer, or
+// two, and one for the head.
 #pragma once
 
 #include <array>
@@ -36,12 +36,14 @@ class Decoder {
           std::span<const std::span<const std::byte>> regions, const DecoderNorms& norms);
 
   const DecoderModel& model() const { return model_; }
-  // The logits of tokens of different sequences, float32 (tokens, vocabulary). Thread-safe, as is
-  // top().
+  // The logits of tokens of different sequences, float32 (tokens, vocabulary). Thread-safe, as all
+  // of these.
   RunReport logits(std::span<const DecoderToken> tokens, float* out);
   // The logits of the last of tokens that follow each other in one sequence, float32 (vocabulary);
   // of the first `rows` the largest, at most kMaxTop, in the order of TopLists::take().
   RunReport last_logits(std::span<const DecoderToken> tokens, float* out);
+  // The same tokens without the head.
+  RunReport extend(std::span<const DecoderToken> tokens);
   RunReport top(std::span<const DecoderToken> tokens, int64_t k, int64_t rows, TopEntry* out);
   OperationCounters counters() const { return operation_.counters(); }
 
@@ -105,11 +107,12 @@ class Decoder {
   void prepare(PartStream& made, std::vector<uint32_t> words);
   void drop_unused();
 
-  // Tokens to their ends; their results are in the spaces of these numbers. Of one sequence only
-  // the last one gets any.
-  RunReport run(std::span<const DecoderToken> tokens, Place& at, bool together = false);
-  // The same for any number of tokens of one sequence. Returns the space with the results.
-  Space& run_sequence(std::span<const DecoderToken> tokens, Place& at, RunReport& total);
+  // Tokens to their ends; the head runs for the last `heads` of them, or in one stream for all.
+  // Their results are in the spaces of their numbers.
+  RunReport run(std::span<const DecoderToken> tokens, Place& at, size_t heads);
+  // The same of one sequence. Returns the space of the last one.
+  Space& run_sequence(std::span<const DecoderToken> tokens, Place& at, size_t heads,
+                      RunReport& total);
   Started start(const DecoderToken& token, Place& at, size_t number);
   void run_part(std::span<Started> tokens, const Place& at, size_t part, RunReport& total);
   bool patch(PartStream& of, const Started& token, const Place& at, size_t part);
@@ -118,12 +121,13 @@ class Decoder {
   std::vector<BufferRef> arguments(const Started& token, const Place& at,
                                    const DecoderPart& part) const;
 
-  // Lists of up to 64 entries in eights, and all logits; callers who vary `rows` start again.
-  static constexpr size_t kMaxPlaces = 12;
+  // Lists of up to 64 entries in eights, and all logits, of one token and of several; callers who
+  // vary `rows` start again.
+  static constexpr size_t kMaxPlaces = 20;
   static constexpr size_t kMostPrepared = 12;  // of a place: sequences of several lengths in turn
   // Streams of layers and heads that are not prepared for a position: reads of a window have four
-  // forms in turn, by where in a page it begins, of the first layer and of others.
-  static constexpr size_t kMostUnused = 8;
+  // forms in turn, by where in a page it begins, of the first layer and of others, and of halves.
+  static constexpr size_t kMostUnused = 16;
 
   Operation<int> operation_;
   DecoderArray array_;

@@ -27,7 +27,7 @@ from npu import gemma3
 from npu.devices import Device
 from npu.errors import ArgumentError, FormatError
 from npu.models.batch import BatchGeneration
-from npu.models.gemma3.model import Model
+from npu.models.gemma3.model import MOST_STEPS, Model
 from npu.models.gemma3.prefill import Prefill
 from npu.models.generation import Generation
 from npu.models.kv_cache import Cache
@@ -454,6 +454,18 @@ def test_prompts_leave_tokens_to_a_batch_and_one_to_decode_steps(
             texts_of(BatchGeneration(generations(model, tokenizer, max_tokens=2)))
         assert set(counts) == {1, last}
         counts.clear()
+
+
+def test_short_prompts_have_the_logits_of_a_run_alone_where_the_host_counts(small: Path) -> None:
+    with npu.device("emu:npu2", designs="host"):
+        model = Model(open_source(small))
+        prompts = [tokens_of(count, seed=count) for count in (2, 9, MOST_STEPS)]
+        alone = [model.forward(prompt, model.new_cache())[0] for prompt in prompts]
+        caches = [model.new_cache() for _ in prompts]
+        for prompt, cache in zip(prompts, caches, strict=True):
+            model.extend(prompt[:-1], cache)
+        together = model.decode_batch([prompt[-1] for prompt in prompts], caches)
+    assert np.array_equal(together, alone)
 
 
 @pytest.mark.parametrize("designs", ["host", "array"])

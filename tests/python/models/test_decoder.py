@@ -310,6 +310,32 @@ def test_few_tokens_are_decode_steps_beside_each_other(
             assert np.array_equal(values, expected[0, ids])
 
 
+@pytest.mark.parametrize("replay", ["1", "0"])
+def test_few_tokens_are_two_submissions_per_layer_and_one_head(
+    small: Path,
+    replay: str,
+    fresh_devices: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where runs are repeated; elsewhere a token is one."""
+    monkeypatch.setenv("NPU_REPLAY", replay)
+    with npu.device("emu:npu2"):
+        model = Model(open_source(small))
+        expected = decoded(model, tokens_of(23), model.new_cache())[-1:]
+        for tokens in (1, 2, 9, 20):
+            cache, before = model.new_cache(), npu.stats()
+            model.forward(tokens_of(20)[:tokens], cache)
+            parts = 7 if tokens == 1 else 12
+            run = (npu.stats() - before).submissions
+            assert run == (tokens if replay == "0" else (tokens - 1) * 12 + parts + (tokens > 1))
+            before = npu.stats()
+            model.extend(tokens_of(23)[tokens:22], cache)
+            run = (npu.stats() - before).submissions
+            left = 22 - tokens
+            assert run == (left if replay == "0" else left * 12)
+            assert np.array_equal(model.forward(tokens_of(23)[22:], cache), expected)
+
+
 def test_more_tokens_are_a_prompt(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So are few on a device that is to run what an NPU would."""
     model = Model(open_source(small))

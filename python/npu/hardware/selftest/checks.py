@@ -235,12 +235,13 @@ def _demo() -> tuple[Any, list[list[int]]]:
 
 @contextlib.contextmanager
 def _current(device: Device) -> Iterator[None]:
-    """Makes this very device the one of models, with prompts on the array, where NPU_BF16 would
-    have products, too."""
+    """Makes this very device the one of models, with prompts and batches on the array, where
+    NPU_BF16 would have products, and what is fastest on the host decode steps."""
     from npu.devices import _selected
 
     view = copy.copy(device)
     view.bf16_chosen = None
+    view.prefers = "array"
     token = _selected.set(view)
     try:
         yield

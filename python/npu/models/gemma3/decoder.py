@@ -82,6 +82,11 @@ class Decoder:
             self._native.last_logits(inputs, cache.pool, out.reshape(-1).view(np.uint8))
         return out
 
+    def extend(self, tokens: Sequence[int], cache: Cache) -> None:
+        """The same tokens without logits."""
+        with cache.pinned():
+            self._native.extend(self._inputs(tokens, cache), cache.pool)
+
     def top(
         self, tokens: Sequence[int], cache: Cache, k: int, rows: int
     ) -> tuple[np.ndarray, np.ndarray]:

@@ -2,12 +2,12 @@
 
 A token runs on the array as a whole (``npu.models.gemma3.decoder``), from the embedding row to the
 logits: one submission, or one per layer on emulated devices, beside those of the other tokens where
-a prompt has few. So do the layers of a prompt
-(``npu.models.gemma3.prefill``), chunk by chunk, whose output head follows for the tokens whose
-logits are wanted, and the next tokens of up to eight sequences, head included, with one pass over
-the weights, unless decode steps in turn take less time. Of models of other sizes than these run,
-the projections and the head are products on the array (bfloat16 operands, float32 accumulation),
-and what lies between them are operations of ``npu.ops.host``. Structure: Gemma 3 technical report
+a prompt has few. So do the layers of a prompt (``npu.models.gemma3.prefill``), chunk by chunk,
+whose output head follows for the tokens whose logits are wanted, and the next tokens of up to eight
+sequences, head included, with one pass over the weights, unless decode steps in turn take less
+time. Of models of other sizes than these run, the projections and the head are products on the
+array (bfloat16 operands, float32 accumulation), and what lies between them are operations of
+``npu.ops.host``. Structure: Gemma 3 technical report
 (arXiv 2503.19786); tensor names: llama.cpp's GGUF naming, whose norms store 1 + w.
 """
 
@@ -166,7 +166,8 @@ class Model:
     ) -> np.ndarray:
         """Runs the tokens at the cache's next positions and adds them to it.
 
-        Returns float32 logits (1, vocabulary) of the last token, or (T, vocabulary) of all.
+        Returns float32 logits (1, vocabulary) of the last token, or (T, vocabulary) of all, for
+        which short prompts are no decode steps.
         """
         with cache.running(tokens):
             return self._passed(tokens, cache, all_logits)
@@ -275,7 +276,7 @@ class Model:
         while len(tokens):
             count = chunk_length(cache.length, chunk)
             with cache.running(tokens[:count]):
-                self._hidden(tokens[:count], cache)
+                self._run(tokens[:count], cache)
             tokens = tokens[count:]
 
     def prefill(
@@ -308,10 +309,22 @@ class Model:
                 found = self._head.top(x, k, size)
             return found or _largest_of(self._projected(x[None])[0, :size], k)
 
+    def _are_steps(self, tokens: Sequence[int] | np.ndarray) -> bool:
+        """Whether they are few enough to run as decode steps beside each other. So they do, one
+        after the other, on emulated devices that do not repeat runs: with the same results."""
+        return len(tokens) <= MOST_STEPS and current_device().emulated and self._steps_alone
+
     def _decoder_of(self, tokens: Sequence[int] | np.ndarray) -> Decoder | None:
         """Where these tokens run as decode steps."""
-        few = MOST_STEPS if self._steps_alone and current_device().emulated else 1
-        return self._decoder() if len(tokens) <= few else None
+        return self._decoder() if len(tokens) == 1 or self._are_steps(tokens) else None
+
+    def _run(self, tokens: Sequence[int] | np.ndarray, cache: Cache) -> None:
+        """Tokens of the cache's pass, without logits."""
+        decoder = self._decoder() if self._are_steps(tokens) else None
+        if decoder is not None:
+            decoder.extend(self._checked(tokens).tolist(), cache)
+        else:
+            self._hidden(tokens, cache)
 
     def _top_of_few(
         self, decoder: Decoder, tokens: list[int], cache: Cache, k: int, size: int
@@ -331,7 +344,7 @@ class Model:
         left = tokens
         while len(left) > (count := chunk_length(cache.length, chunk)):
             with cache.running(left[:count]):
-                self._hidden(left[:count], cache)
+                self._run(left[:count], cache)
             left = left[count:]
         return left
 
