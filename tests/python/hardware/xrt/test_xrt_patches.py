@@ -215,7 +215,7 @@ def test_a_token_that_was_interrupted_harms_no_other_cache(when, place, machine,
         logits.append(model.forward([7], one))
         return [one.tobytes() for one in logits]
 
-    with npu.device("emu:npu2"):
+    with npu.device("emu:npu2", designs="array"):  # where prompts run as on an NPU
         expected = run(False)
     name = f"double:interrupted-{place}-{when}"
     npu.register_device(name, lambda: backend("npu2"))
