@@ -39,12 +39,12 @@ class Decoder {
   // The logits of tokens of different sequences, float32 (tokens, vocabulary). Thread-safe, as all
   // of these.
   RunReport logits(std::span<const DecoderToken> tokens, float* out);
-  // The logits of the last of tokens that follow each other in one sequence, float32 (vocabulary);
-  // of the first `rows` the largest, at most kMaxTop, in the order of TopLists::take().
+  // Of tokens that follow each other in one sequence: the logits of the last one, float32
+  // (vocabulary); the largest of its first `rows`, at most kMaxTop, in the order of
+  // TopLists::take(); nothing but their keys and values.
   RunReport last_logits(std::span<const DecoderToken> tokens, float* out);
-  // The same tokens without the head.
-  RunReport extend(std::span<const DecoderToken> tokens);
   RunReport top(std::span<const DecoderToken> tokens, int64_t k, int64_t rows, TopEntry* out);
+  RunReport extend(std::span<const DecoderToken> tokens);
   OperationCounters counters() const { return operation_.counters(); }
 
  private:

@@ -410,7 +410,7 @@ void ActionLog::find_shared(Lane& lane) const {
   };
   for (CallAction& call : lane.calls) {
     for (uint8_t i = 0; i < call.count && call.shared == 0; ++i) {
-      const Place place = call.place_of(i, lane.moves_of(call));
+      const Place place = call.operand(i, lane.moves_of(call)).place;
       if (constant(place)) call.shared = static_cast<uint8_t>(i + 1);
     }
   }

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -110,15 +109,13 @@ struct Lane {
   template <typename Body>
   void each_buffer(size_t number, const Body& body) const {
     const CallAction& call = calls[number];
-    std::array<Place, kernels::kMaxOperands> places;
-    std::copy_n(call.places, call.count, places.begin());
-    for (const Move& move : moves_of(call)) places[move.operand] = move.place;
-    for (size_t i = 0; i < call.count; ++i) {
+    for (uint32_t i = 0; i < call.count; ++i) {
       if (call.operands[i].data == nullptr) continue;
       const OperandTrace& trace = traces[number][i];
       const int64_t moved = i == call.moving ? call.stride * (call.times - 1) : 0;
-      places[i].offset += std::min<int64_t>(moved, 0);
-      body(places[i], trace, trace.bytes + static_cast<uint64_t>(std::abs(moved)));
+      Place place = call.operand(i, moves_of(call)).place;
+      place.offset += std::min<int64_t>(moved, 0);
+      body(place, trace, trace.bytes + static_cast<uint64_t>(std::abs(moved)));
     }
   }
   size_t bytes() const;

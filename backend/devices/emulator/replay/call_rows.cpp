@@ -49,12 +49,6 @@ class Touched {
   std::map<uint32_t, Bytes> all_;
 };
 
-// How a call differs from one before it: nothing but the place of one operand, in an argument.
-struct Step {
-  uint8_t operand = 0;
-  int64_t distance = 0;
-};
-
 class Rows {
  public:
   explicit Rows(Lane& lane) : lane_(lane) {}
@@ -75,10 +69,6 @@ class Rows {
   }
 
  private:
-  struct Resolved {
-    Place place;
-    const PackedOperand* packed;
-  };
   using Calls = std::vector<std::pair<uint32_t, CallAction>>;  // with their numbers
 
   void shorten(std::span<Action> actions);
@@ -88,12 +78,11 @@ class Rows {
   void join(std::span<const uint32_t> order);
   void find_rows();
   uint32_t rows_from(size_t first, Step& own, Step& next) const;
-  Resolved resolve(const CallAction& call, uint8_t operand) const;
   std::optional<Step> step(const CallAction& from, const CallAction& to) const;
 
   Lane& lane_;
   Calls calls_;   // of the actions that are being shortened
-  Calls behind_;  // their rows
+  Calls behind_;  // those behind each of their rows
 };
 
 // The order of calls with those of each core together; nullopt if that is the same, or another one
@@ -138,34 +127,18 @@ void Rows::join(std::span<const uint32_t> order) {
   }
 }
 
-Rows::Resolved Rows::resolve(const CallAction& call, uint8_t operand) const {
-  for (const Move& move : lane_.moves_of(call)) {
-    if (move.operand == operand) return {move.place, move.packed};
-  }
-  return {call.places[operand], call.operands[operand].packed};
-}
-
+// Between calls of one kernel by one core, which are as many; only within arguments: what is left
+// of a tile's memory is another number of bytes.
 std::optional<Step> Rows::step(const CallAction& from, const CallAction& to) const {
   if (from.function != to.function || from.state != to.state || from.count != to.count ||
       from.shared != to.shared || from.times != to.times || from.stride != to.stride ||
       (from.times > 1 && from.moving != to.moving)) {
     return std::nullopt;
   }
-  Step found;
-  for (uint8_t i = 0; i < from.count; ++i) {
-    const KernelArgument &was = from.operands[i], &is = to.operands[i];
-    if ((was.data == nullptr) != (is.data == nullptr) || was.value != is.value) return std::nullopt;
-    if (was.data == nullptr) continue;
-    const Resolved before = resolve(from, i), now = resolve(to, i);
-    if (before.packed != now.packed) return std::nullopt;
-    if (before.place == now.place) continue;
-    const bool other = from.times > 1 && i != from.moving;
-    if (found.distance != 0 || other || before.place.base != now.place.base ||
-        now.place.base == Place::kAbsolute) {
-      return std::nullopt;
-    }
-    found = {i, now.place.offset - before.place.offset};
-  }
+  const std::span<const Move> moves = lane_.moves_of(from);
+  const std::optional<Step> found = Step::between(from, moves, to, lane_.moves_of(to));
+  if (!found || found->distance == 0) return found;
+  if (from.operand(found->operand, moves).place.base == Place::kAbsolute) return std::nullopt;
   return found;
 }
 

@@ -84,30 +84,36 @@ const OperandTrace* OperandLists::find(CallAction& call, const Operands& operand
   return last_->traces;
 }
 
+std::optional<Step> Step::between(const CallAction& from, std::span<const Move> from_moves,
+                                  const CallAction& to, std::span<const Move> to_moves) {
+  const bool repeated = from.times > 1 || to.times > 1;
+  const uint8_t moving = from.times > 1 ? from.moving : to.moving;
+  Step found{moving, 0};
+  for (uint8_t i = 0; i < from.count; ++i) {
+    const KernelArgument &was = from.operands[i], &is = to.operands[i];
+    if ((was.data == nullptr) != (is.data == nullptr) || was.value != is.value) return std::nullopt;
+    if (was.data == nullptr) continue;
+    const Move before = from.operand(i, from_moves), now = to.operand(i, to_moves);
+    if (before.packed != now.packed) return std::nullopt;
+    if (before.place == now.place) continue;
+    if (found.distance != 0 || (repeated && i != moving) || before.place.base != now.place.base) {
+      return std::nullopt;
+    }
+    found = {i, now.place.offset - before.place.offset};
+  }
+  return found;
+}
+
 bool OperandLists::join(CallAction& last, std::span<const Move> before, const CallAction& call,
                         std::span<const Move> now) {
   if (last.operands != call.operands) return false;
-  uint8_t moving = last.times > 1 ? last.moving : call.moving;
-  int64_t distance = 0;
-  for (auto was = before.begin(), is = now.begin(); was != before.end() || is != now.end();) {
-    const uint32_t number = std::min(was != before.end() ? was->operand : kernels::kMaxOperands,
-                                     is != now.end() ? is->operand : kernels::kMaxOperands);
-    const Move listed{call.places[number], call.operands[number].packed, number};
-    const Move& from = was != before.end() && was->operand == number ? *was++ : listed;
-    const Move& to = is != now.end() && is->operand == number ? *is++ : listed;
-    if (from.packed == to.packed && from.place == to.place) continue;
-    const bool repeated = last.times > 1 || call.times > 1;
-    if (distance != 0 || from.packed != to.packed || (repeated && number != moving) ||
-        from.place.base != to.place.base) {
-      return false;
-    }
-    moving = static_cast<uint8_t>(number);
-    distance = to.place.offset - from.place.offset;
-  }
-  const int64_t stride = last.times > 1 ? last.stride : call.times > 1 ? call.stride : distance;
-  if (distance != stride * last.times) return false;
-  if (call.times > 1 && (call.stride != stride || call.moving != moving)) return false;
-  last.moving = moving;
+  const std::optional<Step> step = Step::between(last, before, call, now);
+  if (!step) return false;
+  const int64_t one = call.times > 1 ? call.stride : step->distance;
+  const int64_t stride = last.times > 1 ? last.stride : one;
+  if (step->distance != stride * last.times) return false;
+  if (call.times > 1 && (call.stride != stride || call.moving != step->operand)) return false;
+  last.moving = step->operand;
   last.stride = stride;
   last.times += call.times;
   return true;

@@ -111,15 +111,24 @@ struct CallAction {
   uint32_t next = 0;
   int64_t row_stride = 0;
 
-  // Of an operand that lies in an argument; elsewhere none.
-  Place place_of(size_t operand, std::span<const Move> own_moves) const {
+  // An operand as it lies: where the list says, or moved.
+  Move operand(uint32_t number, std::span<const Move> own_moves) const {
     for (const Move& move : own_moves) {
-      if (move.operand == operand) return move.place;
+      if (move.operand == number) return move;
     }
-    return (based >> operand & 1) != 0 ? places[operand] : Place{};
+    return {places[number], operands[number].packed, number};
   }
 };
 static_assert(kernels::kMaxOperands <= 16);  // bits of `based`
+
+// How a call differs from one before it: in the place of one operand at most, the one that moves
+// in either's repeats. Nullopt if it differs otherwise.
+struct Step {
+  uint8_t operand = 0;
+  int64_t distance = 0;
+  static std::optional<Step> between(const CallAction& from, std::span<const Move> from_moves,
+                                     const CallAction& to, std::span<const Move> to_moves);
+};
 
 class OperandLists {
  public:

@@ -218,7 +218,7 @@ std::span<const std::byte> Replay::shared_operand(const PackedLane& lane, size_t
   const CallAction& call = lane.calls[lane.actions[action].index];
   if (call.shared == 0) return {};
   const size_t operand = call.shared - size_t{1};
-  const Place place = call.place_of(operand, lane.moves_of(call));
+  const Place place = call.operand(static_cast<uint32_t>(operand), lane.moves_of(call)).place;
   if (place.base == Place::kAbsolute) return {};
   int64_t stride = call.moving == operand ? call.stride : 0, calls = call.times;
   if (call.moving == operand && call.rows > 1) {

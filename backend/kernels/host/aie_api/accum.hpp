@@ -105,7 +105,14 @@ class accum {
     const rounding_mode mode = get_rounding();
     uint16_t narrowed[N];
     if (mode == rounding_mode::conv_even) {
-      detail::narrow_bf16_even<N>(data_, narrowed);
+      constexpr unsigned kAtOnce = N < 16 ? N : 16;
+      static_assert(N % kAtOnce == 0);
+      for (unsigned i = 0; i < N; i += kAtOnce) {
+        typename detail::lanes_of<uint32_t, kAtOnce>::type bits;
+        __builtin_memcpy(&bits, data_ + i, sizeof bits);
+        const auto halves = detail::narrow_bf16_even<kAtOnce>(bits);
+        __builtin_memcpy(narrowed + i, &halves, sizeof halves);
+      }
     } else {
       for (unsigned i = 0; i < N; ++i) {
         narrowed[i] = detail::narrow_bf16(__builtin_bit_cast(uint32_t, data_[i]), mode);

@@ -117,22 +117,14 @@ struct lanes_of {
   typedef T type __attribute__((vector_size(N * sizeof(T))));
 };
 
-// The same of Count values. GCC 12 makes scalars of a loop that it unrolls.
-template <unsigned Count>
-AIE_HOST_INLINE void narrow_bf16_even(const float* from, uint16_t* to) {
-  constexpr unsigned kMost = 16, kAtOnce = Count < kMost ? Count : kMost;
-  static_assert(Count > 1 && Count % kAtOnce == 0);
-  using words = typename lanes_of<uint32_t, kAtOnce>::type;
-  using halves = typename lanes_of<uint16_t, kAtOnce>::type;
-  for (unsigned i = 0; i < Count; i += kAtOnce) {
-    words x;
-    __builtin_memcpy(&x, from + i, sizeof x);
-    const words kept = x >> 16, rounded = (x + 0x7FFF + (kept & 1)) >> 16;
-    const words nan = (kept & 0x7F) == 0 ? kept | 1 : kept;
-    const words all = (x & 0x7FFFFFFF) > 0x7F800000 ? nan : rounded;
-    const halves out = __builtin_convertvector(all, halves);
-    __builtin_memcpy(to + i, &out, sizeof out);
-  }
+// The same of the bits of N values at once: GCC 12 makes scalars of a loop that it unrolls.
+template <unsigned N>
+AIE_HOST_INLINE auto narrow_bf16_even(typename lanes_of<uint32_t, N>::type x) {
+  using words = typename lanes_of<uint32_t, N>::type;
+  const words kept = x >> 16, rounded = (x + 0x7FFF + (kept & 1)) >> 16;
+  const words nan = (kept & 0x7F) == 0 ? kept | 1 : kept;
+  const words all = (x & 0x7FFFFFFF) > 0x7F800000 ? nan : rounded;
+  return __builtin_convertvector(all, typename lanes_of<uint16_t, N>::type);
 }
 
 // A value cut or saturated to `bits` bits.

@@ -205,19 +205,14 @@ struct block_element<bfloat16> {
   using type = uint16_t;
 };
 
-// One vector of bf16 C <-> accumulators; detail::narrow_bf16_even.
+// One vector of bf16 C <-> accumulators.
 template <unsigned N>
 AIE_HOST_INLINE simd<float, N> widen_bf16(simd<uint16_t, N> v) {
   return reinterpret_cast<simd<float, N>>(__builtin_convertvector(v, simd<uint32_t, N>) << 16);
 }
 template <unsigned N>
 AIE_HOST_INLINE simd<uint16_t, N> narrow_bf16(simd<float, N> v) {
-  using bits = simd<uint32_t, N>;
-  const bits x = reinterpret_cast<bits>(v), kept = x >> 16;
-  const bits rounded = (x + 0x7FFF + (kept & 1)) >> 16;
-  const bits nan = (kept & 0x7F) == 0 ? kept | 1 : kept;
-  const bits out = (x & 0x7FFFFFFF) > 0x7F800000 ? nan : rounded;
-  return __builtin_convertvector(out, simd<uint16_t, N>);
+  return detail::narrow_bf16_even<N>(reinterpret_cast<simd<uint32_t, N>>(v));
 }
 
 // fp32 to bf16 to nearest even, `count` elements, a multiple of 16; dst may be src.
